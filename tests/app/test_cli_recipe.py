@@ -50,7 +50,7 @@ def _json(lab: Lab, *words: str) -> Any:
 def test_list_tells_the_parameters_of_every_recipe(lab: Lab) -> None:
     rows = {row["name"]: row for row in _json(lab, "ls")}
     assert rows["pi0"]["parameters"] == 3_238_048_528
-    assert {*rows} == {"arm", "video", "act", "vla_tiny", "vla_small", "pi0", "pi0_lora", "pi05"}
+    assert {*rows} == {"arm", "video", "act", "vla_tiny", "vla_small", "pi0", "pi0_lora", "pi05", "gemma_2b"}
 
 
 def test_show_tells_every_field_with_what_was_set(lab: Lab) -> None:

@@ -159,6 +159,17 @@ CASES = (
         says="5 times in an hour: checkpoint_failed on west.",
     ),
     Case(
+        "MainspringReplicasDiffer",
+        (
+            ("mainspring_events_total{cluster='west',kind='replicas_differ',instance='a'}", "0x60 1x130"),
+            ("mainspring_events_total{cluster='west',kind='hang',instance='a'}", "0+9x190"),
+        ),
+        fires=("62m", "110m"),
+        silent=("60m", "140m"),
+        labels=WEST,
+        says="Ranks of a job on west no longer agree on their state: a device may compute wrongly.",
+    ),
+    Case(
         "MainspringAllocationsHeld",
         (("mainspring_allocations_held{instance='a'}", "0x5 3x20 0x5"),),
         fires=("21m", "25m"),

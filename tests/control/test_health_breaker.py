@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.control.health.breaker import Answered, Breaker, Closing
+from mainspring.control.health.incidents import incidents_of
 from mainspring.control.health.nodes import NodeHealth
 from mainspring.control.health.quarantines import QUARANTINE_S, Decided, NodePlace, Quarantine, decide
 from mainspring.control.health.rules import Finding
+from mainspring.domain.answers import HealthFinding, NodeHealthView
 from mainspring.domain.fleet import NodeRef
 from mainspring.domain.hardware.health import HealthSource, HealthState, Repair, Strategy
 from mainspring.domain.ids import ClusterName, NodeName
@@ -118,6 +121,7 @@ def health(
     state: HealthState = HealthState.FAILED,
     strategy: Strategy = Strategy.ACT,
     at: NodeRef | None = None,
+    of_links: bool = False,
 ) -> NodeHealth:
     finding = Finding(
         rule="fatal",
@@ -126,6 +130,7 @@ def health(
         words="of no use",
         evidence=(HealthSource(name="kernel-log", session="s1", sequence=number),),
         strategy=strategy,
+        of_links=of_links,
     )
     return NodeHealth(at=at or node(number), findings=(finding,))
 
@@ -201,3 +206,53 @@ def test_breakers_of_clusters_are_apart_and_nodes_that_are_gone_are_let_be() -> 
     assert found.breakers[HALL].is_open
     assert other not in found.closed
     assert ClusterName("cloud") not in found.breakers
+
+
+def test_one_node_whose_links_fail_is_closed_and_several_of_a_leaf_are_the_switchs() -> None:
+    alone = decided(health(1, of_links=True), health(4, of_links=True), health(2))
+    assert [each.at for each in alone.close] == [node(1), node(2)], "of a leaf each, or more than links"
+    several = decided(health(1, of_links=True), health(2, of_links=True), health(3, of_links=True), health(9))
+    assert [each.at for each in several.close] == [node(9)]
+    assert [each.at for each in several.held] == [node(1), node(2), node(3)]
+    assert not several.breakers[HALL].is_open
+    nowhere = {at: replace(place, leaf="") for at, place in PLACES.items()}
+    told = [health(number, of_links=True) for number in (1, 2)]
+    assert len(decide(told, nowhere, {}, {}, NOW_S).close) == 2, "nobody knows what they hang on"
+
+
+# ---------------------------------------------------------------- incidents
+
+
+def view(number: int, *, of_links: bool = False, strategy: Strategy = Strategy.ACT) -> NodeHealthView:
+    finding = HealthFinding(
+        rule="fatal",
+        state=HealthState.FAILED,
+        repair=Repair.RESTART_NODE,
+        words=f"of no use: {number}",
+        strategy=strategy,
+        of_links=of_links,
+    )
+    at = node(number)
+    return NodeHealthView(
+        cluster=at.cluster,
+        node=at.node,
+        state=HealthState.FAILED,
+        findings=(finding,),
+        lemon_score=1.0,
+        since_s=NOW_S + number,
+    )
+
+
+def test_what_is_wrong_with_many_for_one_reason_is_told_once() -> None:
+    wrong = [view(1, of_links=True), view(2, of_links=True), view(8), view(9, strategy=Strategy.SHADOW), view(10)]
+    _, opened = granted(range(3), nodes=40)
+    found = incidents_of(wrong, PLACES, {node(8)}, {HALL: opened})
+    assert [(each.kind.value, each.where, each.nodes, each.done) for each in found] == [
+        ("breaker", "", ("n000", "n001"), "held"),
+        ("fabric", "r0", ("n001", "n002"), "held"),
+        ("node", "", ("n008",), "closed"),
+        ("node", "", ("n009",), "shadow"),
+        ("node", "", ("n010",), "held"),
+    ]
+    assert found[1].since_s == NOW_S + 1
+    assert incidents_of([], PLACES, (), {HALL: Breaker()}) == ()

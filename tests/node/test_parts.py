@@ -22,7 +22,7 @@ from mainspring.domain.job import Code
 from mainspring.domain.wire import RankPlace, RoleOrders
 from mainspring.node.code import unpack_code
 from mainspring.node.coordinator import Coordinators, connections
-from mainspring.node.probe import PROBE_FILE, probe
+from mainspring.node.probes.preflight import PROBE_FILE, probe
 from mainspring.node.process import guard as guard_program
 from mainspring.node.process.account import OwnAccount
 from mainspring.node.process.guard import SOCKET_VARIABLE

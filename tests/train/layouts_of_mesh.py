@@ -1,4 +1,4 @@
-"""Trains the smallest VLA on a layout of devices, as a program: XLA counts its devices once a process."""
+"""Trains the smallest VLA, or Gemma, on a layout of devices, as a program: XLA counts its devices once a process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mainspring.train.models.arrays import over_devices
-from mainspring.train.models.shapes import Signature
+from mainspring.train.models.shapes import LanguageRecipe, Policy, Signature
 from mainspring.train.policy import unit_statistics
 from mainspring.train.recipe import Recipe, changed, recipe_named
 from mainspring.train.state.sharding import is_whole, make_mesh, place_batch
@@ -37,6 +37,16 @@ LAYOUTS: Mapping[str, dict[str, Any]] = {
     "one device, lora": {"mesh": {"replica": 1}, "lora": LORA},
     "fsdp, lora": {"mesh": {"replica": 1, "data": 8}, "lora": LORA},
     "tensor, lora": {"mesh": {"replica": 1, "data": 4, "tensor": 2}, "lora": LORA},
+    "one device, words": {"mesh": {"replica": 1}},
+    "fsdp, words": {"mesh": {"replica": 1, "data": 8}},
+    "tensor, words": {"mesh": {"replica": 1, "data": 4, "tensor": 2}},
+    "sequence, words": {"mesh": {"replica": 2, "data": 2, "sequence": 2}},
+    "accumulated, words": {"mesh": {"data": 4}, "accumulate": 2, "policy": {"compute": {"remat": "none"}}},
+}
+WORDS: dict[str, Any] = {  # Looked at in two parts of a sequence, with one in no sequence.
+    "horizon": 95,
+    "language": {"width": 64, "mlp": 128, "depth": 2, "heads": 4, "kv_heads": 1, "head_dim": 16, "vocabulary": 256},
+    "compute": {"numbers": "float32"},
 }
 
 
@@ -45,8 +55,21 @@ def recipe_with(changes: Mapping[str, Any]) -> Recipe:
     return changed(changed(recipe_named("vla_tiny"), small), changes)
 
 
-def batch_of(step: int) -> dict[str, Any]:
+def recipe_of(layout: str) -> Recipe:
+    changes = LAYOUTS[layout]
+    if not layout.endswith("words"):
+        return recipe_with(changes)
+    learning = {"learning_rate": 1e-3, "warmup_steps": 2}
+    small = {"batch_size": ROWS, "steps": STEPS, "mesh": {"whole_bytes_max": 0}, "policy": WORDS, "optimizer": learning}
+    return changed(changed(recipe_named("gemma_2b"), small), changes)
+
+
+def batch_of(step: int, policy: Policy | None = None) -> dict[str, Any]:
     numbers = np.random.default_rng(step)
+    if isinstance(policy, LanguageRecipe):
+        valid = np.arange(policy.horizon) < numbers.integers(2, policy.horizon + 1, (ROWS, 1))
+        valid[:, 0] = False
+        return {"tokens": np.int32(numbers.integers(0, 256, (ROWS, policy.horizon))), "valid": valid}
     return {
         "state": np.float32(numbers.normal(size=(ROWS, DIMS))),
         "actions": np.float32(numbers.normal(size=(ROWS, 4, DIMS))),
@@ -60,9 +83,10 @@ def trained(recipe: Recipe) -> dict[str, Any]:
     state = initial_state(recipe, SIGNATURE, unit_statistics(recipe.policy, SIGNATURE), mesh)
     update, losses = make_update(recipe, mesh), []
     for step in range(STEPS):
-        state, loss = update(state, place_batch(mesh, batch_of(step)), np.int32(step))
+        state, loss = update(state, place_batch(mesh, batch_of(step, recipe.policy)), np.int32(step))
         losses.append(float(loss))
-    path = "language/blocks/gate" if recipe.lora is None else "language/blocks/gate/b"
+    path = "blocks/gate" if isinstance(recipe.policy, LanguageRecipe) else "language/blocks/gate"
+    path += "" if recipe.lora is None else "/b"
     parts = {"weights": state.learned(recipe)[path], "moments": state.optimizer[1][0].mu[path]}
     return {
         "losses": losses,
@@ -88,4 +112,4 @@ def tokens_a_device(recipe: Recipe, tokens: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(trained(recipe_with(LAYOUTS[sys.argv[1]]))))
+    sys.stdout.write(json.dumps(trained(recipe_of(sys.argv[1]))))

@@ -24,18 +24,36 @@ from mainspring.train.recipe import MeshRecipe
 from mainspring.train.state.sharding import make_mesh
 from mainspring.train.trainer import abstract_state
 
-from .layouts_of_mesh import LAYOUTS, ROWS, SIGNATURE, recipe_with
+from .layouts_of_mesh import LAYOUTS, ROWS, SIGNATURE, recipe_of, recipe_with
 
 MESHES: Mapping[str, Mapping[str, int]] = {
     "fsdp": {"replica": 1, "data": 8, "sequence": 1, "tensor": 1},
     "tensor": {"replica": 1, "data": 4, "sequence": 1, "tensor": 2},
     "sequence": {"replica": 1, "data": 4, "sequence": 2, "tensor": 1},
     "replica": {"replica": 2, "data": 4, "sequence": 1, "tensor": 1},
+    "fsdp, words": {"replica": 1, "data": 8, "sequence": 1, "tensor": 1},
 }
 LAYERS = 2  # Of the encoder, and of Gemma and the expert.
 PATCHES, WORDS, CHUNK = 16, 4, 5  # Tokens: the chunk's is the state and 4 actions.
 PATCH_DIM, TOKEN_DIM, KEY_DIM = 48, 64, 16
 NUMBER = 4  # Bytes.
+
+
+def words_sent(mesh: Mapping[str, int]) -> dict[str, float]:
+    """Returns what the language model of `layouts_of_mesh` must send over `data` alone: never its table of words.
+
+    Words that are looked up are summed where they belong, and their gradients gathered. For each share of the
+    vocabulary all tokens are gathered, and again, and their gradients scattered; with them go a maximum, a sum and a
+    word's own logit a token, and some numbers more in the backward pass.
+    """
+    data = mesh["data"]
+    recipe = recipe_of("one device, words")
+    arrays = flattened(abstract_state(recipe, SIGNATURE, make_mesh(MeshRecipe())).weights)
+    sizes = {path: array.size * NUMBER for path, array in arrays.items()}
+    blocks = sum(size for path, size in sizes.items() if path.startswith("blocks/"))
+    tokens = ROWS * 2 * 48  # Two parts of 48.
+    numbers = 2 + 2 * 3 + 2 * 2 + 6  # Ids; three sums forwards, two again; what they are gathered and scattered by.
+    return {"data": over(data, 3 * blocks + 2 * sizes["norm/scale"] + tokens * NUMBER * (5 * TOKEN_DIM + numbers))}
 
 
 def over(count: int, size: float) -> float:

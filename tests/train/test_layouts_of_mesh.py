@@ -18,7 +18,7 @@ from mainspring.train.recipe import MeshRecipe
 from mainspring.train.state.sharding import make_mesh
 
 from .layouts_of_mesh import LAYOUTS
-from .sent_of_mesh import MESHES, least_sent
+from .sent_of_mesh import MESHES, least_sent, words_sent
 
 ROOT = Path(__file__).parents[2]
 SHARES = {
@@ -32,6 +32,10 @@ SHARES = {
     "accumulated": 4,
     "fsdp, lora": 8,
     "tensor, lora": 8,
+    "fsdp, words": 8,
+    "tensor, words": 8,
+    "sequence, words": 2,
+    "accumulated, words": 4,
 }
 
 
@@ -69,15 +73,16 @@ def _trained(layout: str, folder: str) -> Any:
 def test_layout_gives_the_loss_of_one_device_splits_weights_and_moments_alike_and_sends_no_more_than_it_must(
     layout: str,
 ) -> None:
-    alone = "one device, lora" if layout.endswith("lora") else "one device"
+    alone = next((f"one device, {kind}" for kind in ("lora", "words") if layout.endswith(kind)), "one device")
     one, found = trained(alone)["losses"], trained(layout)
     assert len(set(one)) == 20
     assert found["losses"] == pytest.approx(one, rel=1e-5)
     assert found["shares"] == {"weights": SHARES[layout], "moments": SHARES[layout]}
     assert found["specs"]["weights"] == found["specs"]["moments"]
-    assert found["tokens"] == {"sequence": 3, "padded": 2}.get(layout, 5)  # Of the expert's 5.
+    assert found["tokens"] == {"sequence": 3, "sequence, words": 3, "padded": 2}.get(layout, 5)  # Of the expert's 5.
     if layout in MESHES:
-        assert found["sent"] == pytest.approx(least_sent(MESHES[layout]), rel=0.05)
+        least = words_sent if layout.endswith("words") else least_sent
+        assert found["sent"] == pytest.approx(least(MESHES[layout]), rel=0.05)
 
 
 @pytest.mark.parametrize("mesh", [MeshRecipe(data=3), MeshRecipe(replica=2, data=2), MeshRecipe(replica=4, data=0)])

@@ -180,8 +180,7 @@ def _serve(
     first, query = [], {}
     for name, parameter in route.signature.parameters.items():
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
-            left_out = given[name] == "" and parameter.default is not parameter.empty
-            query[name] = parameter.default if left_out else given[name]
+            query[name] = parameter.default if given[name] == "" else given[name]
         else:
             first.append(decode(parameter.annotation, given[name]) if name == "body" else given[name])
     first.append(caller)

@@ -61,11 +61,12 @@ class Server:
         self._leading = Event()
         self._ticked = Event()
         self._leads = False
-        app = create_app(control, arrivals, logins)
-        self.measures: Measures = app.state.metrics.measures
+        self.api = create_app(control, arrivals, logins)
+        """What serves requests; others may mount more on it before it starts."""
+        self.measures: Measures = self.api.state.metrics.measures
         """What this server counts of itself; others may tell more of it there."""
         config = uvicorn.Config(
-            app,
+            self.api,
             log_config=None,  # What it says goes where all goes that this process says.
             log_level="error",  # Strangers could fill the log with warnings of bytes that are no HTTP.
             access_log=False,

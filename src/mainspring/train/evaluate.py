@@ -19,7 +19,7 @@ from mainspring.train.feed import fitted, history_of
 from mainspring.train.lora import merged_arrays
 from mainspring.train.models.arrays import Arrays, Weights
 from mainspring.train.models.attention import PLATFORMS
-from mainspring.train.models.shapes import AttentionKind, Policy, PolicyRecipe, Signature
+from mainspring.train.models.shapes import AttentionKind, LanguageRecipe, Policy, PolicyRecipe, Signature
 from mainspring.train.policy import (
     Statistics,
     model_of,
@@ -132,8 +132,9 @@ def make_actor(policy: TrainedPolicy, *, seed: int) -> Callable[[NDArray[np.floa
         InvalidInput: The policy wants to see more than a state.
     """
     shape = policy.recipe.policy
-    if shape.motion or shape.image is not None:
-        raise InvalidInput("act on states alone", got="a policy that sees images or motion", wanted="one that does not")
+    if shape.motion or shape.image is not None or isinstance(shape, LanguageRecipe):
+        got = "a policy that sees images, motion or words"
+        raise InvalidInput("act on states alone", got=got, wanted="one that does not")
     sampler = _sampler(policy)
 
     def act(state_BS: NDArray[np.float32], call: int) -> NDArray[np.float32]:

@@ -21,8 +21,9 @@ from mainspring.train.layouts.statistics import GivenStatistics
 from mainspring.train.models.act import act_model
 from mainspring.train.models.arrays import Arrays, Weights
 from mainspring.train.models.flow import flow_model
+from mainspring.train.models.gemma import language_model
 from mainspring.train.models.model import Model
-from mainspring.train.models.shapes import ActRecipe, Policy, PolicyRecipe, Signature, VlaRecipe
+from mainspring.train.models.shapes import ActRecipe, LanguageRecipe, Policy, PolicyRecipe, Signature, VlaRecipe
 from mainspring.train.models.vla import check_prompt, vla_model
 
 Statistics = dict[str, Any]
@@ -46,19 +47,23 @@ def model_of(policy: Policy) -> Model:
             return vla_model(policy)
         case ActRecipe():
             return act_model(policy)
+        case LanguageRecipe():
+            return language_model(policy)
 
 
 def signature_of(batch: Arrays, policy: Policy) -> Signature:
     """Returns the signature of the data a batch was drawn from.
 
     Args:
-        batch: `state` [B,S], `actions` [B,T,A]; `images` [B,V,H,W,3], `prompt` [B,P] and `prompt_valid` [B,P] where the
-            data has them.
+        batch: From `fitted`: `state` [B,S], `actions` [B,T,A]; `images` [B,V,H,W,3], `prompt` [B,P] and `prompt_valid`
+            [B,P] where the data has them. Of a language model, anything.
         policy: The policy that is to learn from it.
 
     Raises:
         InvalidInput: The policy wants images, prompts or relative actions that this data cannot give.
     """
+    if isinstance(policy, LanguageRecipe):
+        return Signature(state_dim=0, action_dim=0)
     if isinstance(policy, VlaRecipe):
         check_prompt(policy, batch)
     state_dim, action_dim = batch["state"].shape[-1], batch["actions"].shape[-1]
@@ -85,12 +90,14 @@ def measure_statistics(batches: Iterable[Arrays], policy: Policy) -> Statistics:
     """Returns the middle and the spread of what the policy sees and of what it learns, in the data's own units.
 
     They are called mean and deviation; a policy of quantiles has the middle between two of them, and half of what lies
-    between.
+    between. A language model has none.
 
     Args:
         batches: Some batches of numpy arrays; the same ones on every rank.
         policy: Says what the policy sees, and whether actions are learned relative to the state.
     """
+    if isinstance(policy, LanguageRecipe):
+        return {}
     seen, targets, valids = [], [], []
     for batch in batches:
         seen.append(np.asarray(_state_BK(batch, policy), np.float64))
@@ -137,13 +144,14 @@ def statistics_from(given: GivenStatistics, policy: Policy, signature: Signature
     Raises:
         InvalidInput: They are of other dimensions, or are not those that the policy wants.
     """
-    if policy.motion:
+    if policy.motion or isinstance(policy, LanguageRecipe):
+        words = isinstance(policy, LanguageRecipe)
         raise InvalidInput(
             "normalise as others did",
             on=given.path,
-            got="a policy that sees motion",
+            got="a language model" if words else "a policy that sees motion",
             wanted="one that sees states alone",
-            next_step="set policy.motion to false, or leave init.statistics out",
+            next_step=f"{'' if words else 'set policy.motion to false, or '}leave init.statistics out",
         )
     state, target = (
         _given(numbers, dims, f"{what} of {given.path}", quantiles=policy.quantiles)
@@ -195,6 +203,8 @@ def unit_statistics(policy: Policy, signature: Signature) -> Statistics:
         policy: The policy's shape.
         signature: The data's dimensions.
     """
+    if isinstance(policy, LanguageRecipe):
+        return {}
     chunk = (policy.horizon, signature.action_dim)
     seen = signature.state_dim * (2 if policy.motion else 1)
     return {
@@ -220,6 +230,8 @@ def _state_BK(batch: Arrays, policy: Policy) -> Any:
 
 def _seen(batch: Arrays, statistics: Statistics, policy: Policy) -> dict[str, Any]:
     """Returns the batch with what the policy sees of its state, normalised."""
+    if isinstance(policy, LanguageRecipe):
+        return {**batch}
     state_BK = (_state_BK(batch, policy) - statistics["state_mean"]) / statistics["state_deviation"]
     return {**batch, "state": jnp.clip(state_BK, -NORMALISED_MAX, NORMALISED_MAX)}
 
@@ -234,7 +246,7 @@ def policy_loss(weights: Weights, statistics: Statistics, policy: Policy, batch:
         batch: As there.
         key: Random key of all that a loss draws.
     """
-    keys_B = row_keys(key, jnp.arange(len(batch["state"])))
+    keys_B = row_keys(key, jnp.arange(len(batch["valid"])))
     return summed_loss(weights, statistics, policy, batch, keys_B) / jnp.maximum(batch["valid"].sum(), 1)
 
 
@@ -259,9 +271,11 @@ def summed_loss(
         policy: The policy's shape.
         batch: `state` [B,S]; `before` [B,S] if the policy sees motion; `images` [B,V,H,W,3] if it reads them;
             `prompt` [B,P] and `prompt_valid` [B,P] if it reads others than the recipe's; `actions` [B,T,A], `valid`
-            [B,T].
+            [B,T]. Of a language model `tokens` [B,T] and `valid` [B,T].
         keys_B: From `row_keys`.
     """
+    if isinstance(policy, LanguageRecipe):
+        return model_of(policy).loss(weights, batch, keys_B)
     target_BTA = batch["actions"] - _origin_BTA(batch, policy)
     target_BTA = (target_BTA - statistics["target_mean"]) / statistics["target_deviation"]
     return model_of(policy).loss(weights, {**_seen(batch, statistics, policy), "actions": target_BTA}, keys_B)
@@ -278,6 +292,9 @@ def sample_actions(
         policy: The policy's shape.
         batch: As for `policy_loss`, without actions.
         key: Random key of all that a sample draws.
+
+    Raises:
+        InvalidInput: It is a language model.
     """
     chunk_BTA = model_of(policy).sample(weights, _seen(batch, statistics, policy), key)
     chunk_BTA = chunk_BTA[..., : statistics["target_mean"].shape[-1]]  # A model may have more than the robot.

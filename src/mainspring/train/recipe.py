@@ -24,6 +24,7 @@ from mainspring.train.models.shapes import (
     FloatKind,
     GemmaRecipe,
     ImageRecipe,
+    LanguageRecipe,
     Policy,
     PolicyRecipe,
     Remat,
@@ -113,6 +114,7 @@ class LayoutName(str, Enum):
     LEROBOT = "lerobot"
     PALIGEMMA = "paligemma"
     BIG_VISION = "big_vision"
+    GEMMA = "gemma"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -360,6 +362,19 @@ def pi0_lora_recipe() -> Recipe:
     )
 
 
+def gemma_2b_recipe() -> Recipe:
+    """Returns the recipe for Gemma 2 B as a plain language model, with PaliGemma's words: to go on from its weights."""
+    return Recipe(
+        name="gemma_2b",
+        policy=LanguageRecipe(language=GEMMA_2B, horizon=1024),
+        optimizer=OptimizerRecipe(
+            learning_rate=2.5e-5, warmup_steps=1_000, weight_decay=0.1, second_beta=0.95, learning_rate_end=2.5e-6
+        ),
+        batch_size=256,
+        steps=30_000,
+    )
+
+
 RECIPES: Mapping[str, Callable[[], Recipe]] = {
     "arm": arm_recipe,
     "video": video_recipe,
@@ -369,6 +384,7 @@ RECIPES: Mapping[str, Callable[[], Recipe]] = {
     "pi0": pi0_recipe,
     "pi0_lora": pi0_lora_recipe,
     "pi05": pi05_recipe,
+    "gemma_2b": gemma_2b_recipe,
 }
 
 

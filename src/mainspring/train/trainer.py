@@ -27,7 +27,7 @@ from mainspring.train.feed import fitted, history_of
 from mainspring.train.layouts.statistics import read_statistics
 from mainspring.train.models.arrays import Weights, flattened, with_given
 from mainspring.train.models.attention import check_attention
-from mainspring.train.models.shapes import REPLICA, Policy, PolicyRecipe, Signature
+from mainspring.train.models.shapes import REPLICA, LanguageRecipe, Policy, PolicyRecipe, Signature
 from mainspring.train.policy import (
     Statistics,
     measure_statistics,
@@ -195,11 +195,13 @@ def open_loader(view: View, recipe: Recipe, *, rank: int, world_size: int) -> Lo
 
 
 def statistics_of(view: View, recipe: Recipe) -> Statistics:
-    """Returns the statistics of a sample of a view; every rank reads the same one.
+    """Returns the statistics of a sample of a view, none of words; every rank reads the same one.
 
     Args:
         recipe: Says what the policy learns.
     """
+    if isinstance(recipe.policy, LanguageRecipe):
+        return {}
     loader = open_loader(view, recipe, rank=0, world_size=1)
     policy = replace(recipe.policy, image=None)  # Pixels have no statistics here; theirs would cost decoding.
     sample = (_looked_at(view, loader.rows(step), policy) for step in range(STATISTICS_BATCHES))
@@ -356,7 +358,7 @@ def _sums(
 ) -> _Sums:
     """Returns the sums of a batch whose first row is row `first` of the step's, in as many parts as the recipe says."""
     key = jax.random.fold_in(jax.random.key(recipe.seed), step)
-    rows = {**batch, "row": first + jax.numpy.arange(len(batch["state"]))}
+    rows = {**batch, "row": first + jax.numpy.arange(len(batch["valid"]))}
 
     def summed(learned: dict[str, jax.Array], rows: Mapping[str, jax.Array]) -> jax.Array:
         keys = row_keys(key, rows["row"])
@@ -380,7 +382,7 @@ def _over_ranks(recipe: Recipe, mesh: jax.sharding.Mesh) -> Callable[..., _Sums]
     """Returns `_sums` where every device holds the whole state: each its rows, and all sums in one message."""
 
     def local(learned: Any, weights: Weights, statistics: Statistics, batch: Mapping[str, jax.Array], step: Any) -> Any:
-        first = jax.lax.axis_index(REPLICA) * len(batch["state"])
+        first = jax.lax.axis_index(REPLICA) * len(batch["valid"])
         return mean_over_ranks(_sums(recipe, first, learned, weights, statistics, batch, step), mesh)
 
     places = (WHOLE, WHOLE, WHOLE, BATCH, WHOLE)

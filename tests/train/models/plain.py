@@ -105,6 +105,14 @@ def _row(params: Params, kind: str, row: Mapping[str, NDArray[Any]], noisy: Numb
     return np.stack([_dense(params, "action_out_proj", x) for x in out[-len(actions) :]])
 
 
+def next_words(params: Params, words: NDArray[Any]) -> Numbers:
+    """Returns for each word of a row the logits of the one after it, by the language model alone."""
+    table = np.asarray(params["PaliGemma/llm/embedder/input_embedding"], np.float64)
+    tokens = [table[word] * np.sqrt(table.shape[1]) for word in words]
+    count = len(tokens)
+    return np.stack(_decode(params, tokens, list(range(count)), [True] * count, count, None)) @ table.T
+
+
 def _decode(
     params: Params, tokens: list[Numbers], blocks: list[int], seen: list[bool], prefix: int, condition: Numbers | None
 ) -> list[Numbers]:

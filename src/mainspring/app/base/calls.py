@@ -27,6 +27,7 @@ QUIET_S_MAX = 60.0  # A stream says something four times as often.
 KEY_BYTES = 16
 KEY_ROOM = 2 * KEY_BYTES + 55  # With the span above it.
 BATCH_BYTES_MAX = 6_500_000  # Below what one message may hold, by its length and by its parts.
+PAGES = "/ui"  # Below a server's address: what it shows in a browser.
 _AWAY = (502, 503, 504)  # Said by a proxy whose server is not there.
 
 

@@ -7,10 +7,12 @@ from collections import deque
 from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, final
+from urllib.parse import urlencode
 
 import httpx
 
 from mainspring.app.base.calls import (
+    PAGES,
     Following,
     answer_of,
     asked,
@@ -82,6 +84,22 @@ class Client(Calls):
             if is_distrust(error):
                 raise distrusted(self.servers.url, error) from error
             return False
+
+    def page(self, path: str = "/") -> str:
+        """Returns an address that shows a page in a browser: good once, for some minutes, to let in as whoever asks.
+
+        Args:
+            path: The page's, below where pages are.
+
+        Raises:
+            MainspringError: The server's own error; NotFound of one that shows no pages.
+        """
+        try:
+            made = self._checked(self._http.post(f"{self.servers.url}{PAGES}/code")).json()
+        except httpx.HTTPError as error:
+            raise Unavailable("make an address for a browser", on=self.servers.url, got=str(error)) from error
+        wanted = {"code": str(made["code"])} | ({} if path == "/" else {"next": PAGES + path})
+        return f"{self.servers.url}{PAGES}/enter?{urlencode(wanted)}"
 
     def call(self, route: Route[P, Answer], /, *args: P.args, **kwargs: P.kwargs) -> Answer:
         """Returns the server's answer to a call.

@@ -68,6 +68,8 @@ _WORDS = {
     "jobs": "jobs out of the store",
     "events": "events of no job",
     "node_states": "states of nodes",
+    "health_events": "health events",
+    "closures": "closures of nodes",
     "plans": "plans",
     "tokens": "tokens that had ended",
     "allocations": "folders of allocations, with output of ranks",

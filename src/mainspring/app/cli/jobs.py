@@ -6,6 +6,7 @@ import json
 import re
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, TextIO
 
@@ -16,7 +17,7 @@ from mainspring.app.base.specs import DURATION_FORM, OPTION_FORM, duration_from,
 from mainspring.app.cli.arguments import Json, LabContext
 from mainspring.app.render.terminal import json_text
 from mainspring.domain import answers
-from mainspring.domain.errors import InvalidSpec
+from mainspring.domain.errors import InvalidSpec, MainspringError
 from mainspring.domain.ids import TeamName
 from mainspring.domain.job import ARRAY_MAX, JobKind, JobSpec, Occasion, Tier
 from mainspring.domain.life import JobState
@@ -34,12 +35,27 @@ _EACH = {
 }
 # What variables with secrets in them are called.
 _SECRET = re.compile(r"TOKEN|SECRET|PASSW|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY|CREDENTIAL", re.IGNORECASE)
+Chips = Annotated[
+    list[str] | None,
+    typer.Option(help="Acceptable chips; repeat for alternatives.", metavar=OPTION_FORM, show_default="cpu"),
+]
+After = Annotated[
+    list[str] | None, typer.Option(help="Start only once this job has succeeded; repeat for more.", metavar="JOB")
+]
+Variables = Annotated[list[str] | None, typer.Option(help="For the program; repeat for more.", metavar="NAME=VALUE")]
+Secrets = Annotated[
+    list[str] | None, typer.Option(help="Secret it finds as a variable; repeat for more.", metavar="NAME")
+]
 SecretFiles = Annotated[
     list[str] | None, typer.Option(help="Secret it finds as a file: NAME_FILE tells where.", metavar="NAME")
 ]
 Notified = Annotated[
     list[Occasion] | None, typer.Option(help="When its team is told; repeat for more.", show_default="failed")
 ]
+BeginsFrom = Annotated[
+    str, typer.Option("--from", help="Begin from this checkpoint: of a job, or an import.", metavar="JOB[@STEP]")
+]
+Views = Annotated[list[str] | None, typer.Option("--view", help="Training view it reads.", metavar="ID")]
 JobName = Annotated[str, typer.Argument(help="Id or name of a job.", metavar="JOB")]
 
 
@@ -86,6 +102,9 @@ def up(
         barred = without_python(config)
         if barred:
             told.append(f"Of these {', '.join(barred)} cannot run the server's Python, {sys.executable}.")
+    if not as_json:
+        with suppress(MainspringError):
+            told.append(f"Look at it: {context.obj.page(own=True)} (once, within ten minutes; ms web makes another)")
     render.show(record, as_json=as_json, look=lambda: "\n".join(told))
 
 
@@ -102,10 +121,7 @@ def run(
         typer.Argument(help="A YAML spec, or a program and its arguments after --.", metavar="SPEC | -- COMMAND"),
     ] = None,
     name: Annotated[str, typer.Option(help="Name of the job; the program's name when left out.")] = "",
-    on: Annotated[
-        list[str] | None,
-        typer.Option(help="Acceptable chips; repeat for alternatives.", metavar=OPTION_FORM, show_default="cpu"),
-    ] = None,
+    on: Chips = None,
     replicas: Annotated[int | None, typer.Option(min=1, help="Replicas that start together.", show_default="1")] = None,
     spares: Annotated[int, typer.Option(min=0, help="How many of them stand by, to take the place of lost ones.")] = 0,
     cpus: Annotated[float | None, typer.Option(min=0, help="CPU cores per replica.")] = None,
@@ -117,26 +133,18 @@ def run(
     team: Annotated[str, typer.Option(help="Team that is charged.", show_default="lab")] = "",
     tier: Annotated[Tier | None, typer.Option(help="How urgent it is.", show_default="standard")] = None,
     kind: Annotated[JobKind | None, typer.Option(help="What it is for.", show_default="train")] = None,
-    env: Annotated[
-        list[str] | None, typer.Option(help="For the program; repeat for more.", metavar="NAME=VALUE")
-    ] = None,
-    secret: Annotated[
-        list[str] | None, typer.Option(help="Secret it finds as a variable; repeat for more.", metavar="NAME")
-    ] = None,
+    env: Variables = None,
+    secret: Secrets = None,
     secret_file: SecretFiles = None,
     notify: Notified = None,
-    views: Annotated[list[str] | None, typer.Option("--view", help="Training view it reads.", metavar="ID")] = None,
-    after: Annotated[
-        list[str] | None, typer.Option(help="Start only once this job has succeeded; repeat for more.", metavar="JOB")
-    ] = None,
-    begins_from: Annotated[
-        str,
-        typer.Option("--from", help="Begin from this checkpoint: of a job, or an import.", metavar="JOB[@STEP]"),
-    ] = "",
+    views: Views = None,
+    after: After = None,
+    begins_from: BeginsFrom = "",
     count: Annotated[int, typer.Option(min=1, max=ARRAY_MAX, help="Make an array of so many equal jobs.")] = 1,
     again: Annotated[str, typer.Option(help="Repeat this job: same spec, same code.", metavar="JOB")] = "",
     key: Annotated[str, typer.Option(help="Idempotency key: the same key never makes a second job.")] = "",
     no_code: Annotated[bool, typer.Option("--no-code", help="Do not take the working tree along.")] = False,
+    no_plan: Annotated[bool, typer.Option("--no-plan", help="Do not look whether its recipe fits the chips.")] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until it has ended; exit 1 unless it succeeded.")] = False,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Show rank 0's output while waiting.")] = False,
     as_json: Json = False,
@@ -150,7 +158,13 @@ def run(
     given = {"name": name, "on": on, "replicas": replicas, "spares": spares, "notify": notify, **each, **about}
     given = {f"--{field}": value for field, value in given.items() if value}
     if again:
-        flags = {"--no-code": no_code, "--after": after, "--from": begins_from, "--count": count > 1}
+        flags = {
+            "--no-code": no_code,
+            "--no-plan": no_plan,
+            "--after": after,
+            "--from": begins_from,
+            "--count": count > 1,
+        }
         _refuse([*(words or []), *given, *(flag for flag, value in flags.items() if value)], "--again")
         view = lab.again(again, key=key)
     else:
@@ -161,7 +175,9 @@ def run(
             count=count,
             after=after or (),
             begins_from=begins_from,
-            on_code=lambda taken: None if as_json else render.ERRORS.print(str(taken), style="dim"),
+            on_code=lambda taken: _say(str(taken), quiet=as_json),
+            plan=not no_plan,
+            on_plan=lambda made: _say(*made.told, doubts=made.doubts, quiet=as_json),
         )
     _told(lab, view, wait=wait, follow=follow, as_json=as_json)
 
@@ -175,6 +191,14 @@ def _warned(spec: JobSpec) -> JobSpec:
             style="yellow",
         )
     return spec
+
+
+def _say(*lines: str, doubts: tuple[str, ...] = (), quiet: bool) -> None:
+    """Tells of a submit what is good to know, unless a machine reads, and what is doubtful."""
+    for line in () if quiet else lines:
+        render.ERRORS.print(line, style="dim", highlight=False)
+    for line in doubts:
+        render.ERRORS.print(line, style="yellow", highlight=False)
 
 
 def _told(lab: sdk.Lab, view: answers.JobView, *, wait: bool, follow: bool, as_json: bool) -> None:
@@ -362,10 +386,11 @@ def stop(
     context: LabContext,
     name: JobName,
     array: Annotated[bool, typer.Option("--array", help="All jobs of its array.")] = False,
+    reason: Annotated[str, typer.Option(help="Why, for whoever looks at it later.")] = "",
     as_json: Json = False,
 ) -> None:
     """Ask a job to end: it is told, gets time to save, then ends."""
-    view: answers.JobView = context.obj.stop(name, array=array)
+    view: answers.JobView = context.obj.stop(name, array=array, reason=reason)
     told = f"{view.id} is {view.state.value}."
     if array and view.array is not None:
         states = ", ".join(f"{count} {state}" for state, count in view.array.states.items())

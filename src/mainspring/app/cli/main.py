@@ -38,6 +38,7 @@ VERBS = {
     "top": "metrics.top",
     "audit": "people.audit",
     **dict.fromkeys(("login", "logout", "whoami"), "people.login"),
+    "web": "people.web",
     **{name: "jobs" for name in _OWN if not name.startswith("_")},
     **dict.fromkeys(("backup", "restore"), "store"),
     **dict.fromkeys(("pause", "resume", "requeue", "priority", "resize", "drain", "undrain"), "steering"),
@@ -53,6 +54,8 @@ GROUPS = {
     "store": ("store", "Look at the store's tables, and bring them back for an older release."),
     "metrics": ("metrics.metrics", "Give Prometheus its rules, and Grafana its dashboards."),
     "cluster": ("cluster", "Add clusters, look at them, check and remove them."),
+    "node": ("nodes.node", "See how nodes are; close and open them."),
+    "health": ("nodes.health", "See what was told of machines; let rules act."),
 }
 
 

@@ -13,7 +13,7 @@ from mainspring.domain.goodput import Goodput, TimeUse
 
 BAR_COLUMNS = 30
 _SECONDS_PER_HOUR = 3_600.0
-_USES: Mapping[TimeUse, tuple[str, str]] = {
+USES: Mapping[TimeUse, tuple[str, str]] = {
     TimeUse.PRODUCTIVE: ("productive", "steps that nobody has to do again"),
     TimeUse.STARTUP: ("start-up", "from the grant until the first step"),
     TimeUse.COMPILE: ("compile", "the program compiles"),
@@ -36,8 +36,8 @@ def goodput_text(told: Goodput) -> str:
     rest = sorted(
         ((seconds, use) for use, seconds in _by_use(told).items() if use is not TimeUse.PRODUCTIVE), reverse=True
     )
-    parts = [f"{_USES[use][0]} {seconds / told.allocated_s:.1%}" for seconds, use in rest if seconds > 0]
-    return f"{told.ratio:.1%} of {_hours(told.allocated_s)}" + (f" ({', '.join(parts)})" if parts else "")
+    parts = [f"{USES[use][0]} {seconds / told.allocated_s:.1%}" for seconds, use in rest if seconds > 0]
+    return f"{told.ratio:.1%} of {hours_text(told.allocated_s)}" + (f" ({', '.join(parts)})" if parts else "")
 
 
 def goodput_table(told: Goodput, *, title: str) -> RenderableType:
@@ -45,16 +45,18 @@ def goodput_table(told: Goodput, *, title: str) -> RenderableType:
     made = Listing("USE", ">NODE-TIME", ">SHARE", "BAR", "?~WHAT IT IS")
     by_use = _by_use(told)
     whole_s = told.allocated_s or 1.0
-    for use, (name, meaning) in _USES.items():
+    for use, (name, meaning) in USES.items():
         seconds = by_use[use]
         share = seconds / whole_s
         style = "green" if use is TimeUse.PRODUCTIVE else "yellow"
-        made.add_row(name, _hours(seconds), f"{share:.1%}", Text(_bar(share), style=style), meaning)
+        made.add_row(name, hours_text(seconds), f"{share:.1%}", Text(_bar(share), style=style), meaning)
     sum_s = sum(by_use.values())
     law = (
-        "= allocated" if abs(sum_s - told.allocated_s) <= 1e-6 * whole_s else f"of {_hours(told.allocated_s)} allocated"
+        "= allocated"
+        if abs(sum_s - told.allocated_s) <= 1e-6 * whole_s
+        else f"of {hours_text(told.allocated_s)} allocated"
     )
-    made.add_row("sum", _hours(sum_s), f"{sum_s / whole_s:.1%}" if told.allocated_s else "-", law, "")
+    made.add_row("sum", hours_text(sum_s), f"{sum_s / whole_s:.1%}" if told.allocated_s else "-", law, "")
     ratio = "nothing allocated yet" if told.ratio is None else f"goodput {told.ratio:.1%}"
     beside = f"beside it: {ago(told.waited_s)} in the queue, preempted {_times(told.preemptions)}"
     return Group(Text(f"{title}: {ratio}", style="bold"), made, Text(beside))
@@ -75,7 +77,7 @@ def report_panel(report: GoodputReport, *, title: str) -> RenderableType:
 def _rows(heading: str, ledgers: Mapping[str, Goodput]) -> Listing:
     return Listing(heading, ">GOODPUT", ">NODE-TIME", "BAR", "?>QUEUED", "?>PREEMPTED").add_rows(
         (
-            *(name, "-" if told.ratio is None else f"{told.ratio:.1%}", _hours(told.allocated_s)),
+            *(name, "-" if told.ratio is None else f"{told.ratio:.1%}", hours_text(told.allocated_s)),
             *(Text(_bar(told.ratio or 0.0), style="green"), ago(told.waited_s), str(told.preemptions)),
         )
         for name, told in ledgers.items()
@@ -83,7 +85,7 @@ def _rows(heading: str, ledgers: Mapping[str, Goodput]) -> Listing:
 
 
 def _by_use(told: Goodput) -> dict[TimeUse, float]:
-    return {use: told.seconds.get(use, 0.0) for use in _USES}
+    return {use: told.seconds.get(use, 0.0) for use in USES}
 
 
 def _bar(share: float) -> str:
@@ -94,7 +96,8 @@ def _bar(share: float) -> str:
     return "█" * (eighths // 8) + ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")[eighths % 8]
 
 
-def _hours(node_s: float) -> str:
+def hours_text(node_s: float) -> str:
+    """Returns an amount of node-time as people say it."""
     return f"{node_s:.1f} node-s" if node_s < _SECONDS_PER_HOUR else f"{node_s / _SECONDS_PER_HOUR:,.1f} node-h"
 
 

@@ -22,7 +22,7 @@ from mainspring.app.render.tables import (
     states_text,
     where,
 )
-from mainspring.domain.answers import AttemptView, Event, JobView
+from mainspring.domain.answers import AttemptView, Event, JobView, Why
 from mainspring.domain.life import JobState, ended
 from mainspring.domain.wire import AtRisk
 
@@ -67,6 +67,25 @@ def job_panel(job: JobView, events: Sequence[Event], *, now_s: float) -> Rendera
         facts["goodput"] = goodput_text(job.goodput)
     attempts = [attempts_table(job.attempts, now_s=now_s), ""] if job.attempts else []
     return Group(framed(facts_grid(facts), f"{job.spec.name}  {job.id}"), *attempts, events_table(events))
+
+
+def verdict_text(job: JobView, why: Why) -> str:
+    """Returns how a job fares, in a sentence."""
+    newest = job.attempts[-1] if job.attempts else None
+    if ended(job.state) or job.state is JobState.STOPPING:
+        return f"{job.state.value}: {gist(job.reason)}" if job.reason else job.state.value
+    if job.state is JobState.QUEUED or newest is None:
+        return f"waits: {why.summary}"
+    nodes = f"{len(newest.nodes)} node{'' if len(newest.nodes) == 1 else 's'} of {where(newest)}"
+    if job.state is JobState.STARTING:
+        return f"starts on {nodes}"
+    gone = sum(not rank.alive and (rank.pid != 0 or rank.step >= 0) for rank in newest.ranks)
+    step = f"step {job.step:,}" if job.step >= 0 else "no step yet"
+    again = f", in generation {newest.generation}" if newest.generation > 1 else ""
+    lost = f"; {gone} of its {len(newest.ranks)} ranks {'is' if gone == 1 else 'are'} gone" if gone else ""
+    ratio = job.goodput.ratio if job.goodput is not None else None
+    share = f"; {ratio:.0%} of its time was productive" if ratio is not None else ""
+    return f"runs on {nodes}, {step}{again}{share}{lost}"
 
 
 def _asks(job: JobView) -> str:

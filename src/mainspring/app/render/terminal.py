@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing import TextIO
 
 _DIRECTION = "\u202a-\u202e\u2066-\u2069"  # Turn the order of the letters around them.
-_CONTROL = re.compile(f"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029{_DIRECTION}]")
+CONTROL = re.compile(f"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029{_DIRECTION}]")
 _CONTROL_IN_JSON = re.compile(f"[\x7f-\x9f{_DIRECTION}]")  # What JSON itself leaves as it is.
 _CONTROL_IN_OUTPUT = re.compile(f"(?!\x1b\\[[0-9;:]*m)[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f{_DIRECTION}]")
 
@@ -43,7 +43,7 @@ class SafeConsole(Console):
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Yields what is drawn of something, without the control characters of its texts."""
         for text, style, control in super().render(renderable, options):
-            yield Segment(text if control else _CONTROL.sub("", text), style, control)
+            yield Segment(text if control else CONTROL.sub("", text), style, control)
 
 
 def json_text(value: object, *, indent: int | None = None) -> str:

@@ -39,8 +39,10 @@ if TYPE_CHECKING:
     from mainspring.app.base.code import TakenCode
     from mainspring.app.sdk.clusters import ClusterVerbs
     from mainspring.app.sdk.data import DataVerbs
+    from mainspring.app.sdk.plans import PlannedSpec
 
 WAIT_S_MAX = 30 * 86_400.0
+TRAINING = {"mainspring", "train", "--recipe"}  # Words of a command that a plan may know something of.
 _POLL_S = 0.2
 
 
@@ -175,6 +177,20 @@ class Lab(LabCalls):
 
         return AsyncClient(**self._server())
 
+    def page(self, path: str = "/", *, own: bool = False) -> str:
+        """Returns an address that shows a page in a browser: good once, for some minutes, to let in as whoever asks.
+
+        Args:
+            path: The page's, such as "/jobs/JOB".
+            own: Whether it is to be this home's own server, though it works with a lab elsewhere.
+
+        Raises:
+            Unavailable: No server was started from this home.
+            NotFound: The server shows no pages.
+        """
+        with Client(**(self._own() if own else self._server())) as client:
+            return client.page(path)
+
     def _server(self) -> dict[str, Any]:
         """Returns what clients of this lab's server are made with."""
         if url := self.elsewhere:
@@ -185,6 +201,10 @@ class Lab(LabCalls):
 
                 how["renewed"] = RenewedToken(self.home, login, insecure=self.insecure)
             return how
+        return self._own()
+
+    def _own(self) -> dict[str, Any]:
+        """Returns what clients of this home's own server are made with."""
         record = self.home.server()
         if record is None:
             raise Unavailable("reach the Mainspring server", on=str(self.home.path), got="none", next_step="ms up")
@@ -231,6 +251,8 @@ class Lab(LabCalls):
         after: Sequence[str] = (),
         begins_from: str = "",
         on_code: Callable[[TakenCode], object] = lambda taken: None,
+        plan: bool = True,
+        on_plan: Callable[[PlannedSpec], object] = lambda made: None,
     ) -> answers.JobView:
         """Submits a job and returns it; of an array, its first job.
 
@@ -244,10 +266,20 @@ class Lab(LabCalls):
                 import's name; "" for what the spec says. The newest step there is now, or, of a job that this one
                 comes after, the newest when this one starts.
             on_code: Called with what was taken of the working tree.
+            plan: Whether a recipe of ours is planned on the chips that it may run on, and options have what they leave
+                out from it: `chip_memory_gib`, and `speed` where none names any.
+            on_plan: Called with what plans say.
 
         Raises:
             NotFound: There is no such checkpoint.
+            InvalidSpec: The compiler has said that a recipe does not fit chips that the job may run on.
         """
+        if plan and any({*role.command} >= TRAINING for role in spec.roles):
+            from mainspring.app.sdk.plans import planned
+
+            made = planned(spec, self.home)
+            on_plan(made)
+            spec = made.spec
         taken = self._take(code, on_code)
         with self.client() as client:
             first = {name: name for name in spec.after} | {name: client.status(name).id for name in after}

@@ -11,7 +11,7 @@ from typing import Any
 from mainspring.app.base.home import Home
 from mainspring.domain.codec import to_plain
 from mainspring.domain.errors import InvalidInput, NotFound, nearest
-from mainspring.train.models.shapes import Signature, VlaRecipe
+from mainspring.train.models.shapes import LanguageRecipe, Signature, VlaRecipe
 from mainspring.train.recipe import RECIPES, MeshRecipe, Recipe, changed, recipe_named
 
 SIGNATURE_FORM = "state=14,action=14,views=3,image=224x224"
@@ -123,13 +123,16 @@ def signature_for(recipe: Recipe, text: str = "") -> Signature:
     """Returns what the data of a run that does not exist yet would decide.
 
     Args:
-        recipe: Has as many dimensions as its policy where that has its own, and images where it reads them.
+        recipe: Has as many dimensions as its policy where that has its own, and images where it reads them; a language
+            model has none.
         text: What is otherwise: some of `SIGNATURE_FORM`.
 
     Raises:
         NotFound: It names something else.
         InvalidInput: It is not written so.
     """
+    if isinstance(recipe.policy, LanguageRecipe) and not text:
+        return Signature(state_dim=0, action_dim=0)
     own = recipe.policy.action_dim if isinstance(recipe.policy, VlaRecipe) else DIMENSIONS
     fields = {"state_dim": own, "action_dim": own}
     if recipe.policy.image is not None:

@@ -1,5 +1,7 @@
 """The server's entry program: `python -m mainspring server --home FOLDER --socket FD`, started by `ms up`.
 
+It is entered from `app.web`, which adds pages.
+
 Joins the adapters to the ports: which store, which engines, which objects.
 """
 
@@ -11,10 +13,11 @@ import os
 import pwd
 import re
 import socket
-import sys
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 from mainspring.app.base.backups import backed_up_s, backups_in
 from mainspring.app.base.home import Config, Home, url_of
@@ -44,10 +47,15 @@ from mainspring.domain.wire.telemetry import LogForm
 from mainspring.objects import SharedGrants
 
 _log = logging.getLogger(__name__)
+Extend: TypeAlias = Callable[[Server], None]
 
 
-def main() -> int:
-    """Serves one home folder until told to stop; returns the exit code."""
+def main(extend: Extend) -> int:
+    """Serves one home folder until told to stop; returns the exit code.
+
+    Args:
+        extend: Adds to what the server shows, before it does.
+    """
     parser = argparse.ArgumentParser(description="Runs the Mainspring server of one home folder.")
     parser.add_argument("--home", type=Path, required=True, help="home folder")
     parser.add_argument("--socket", type=int, required=True, help="number of the open socket to serve on")
@@ -59,6 +67,7 @@ def main() -> int:
         serve(
             Home(words.home),
             socket.socket(fileno=words.socket),
+            extend,
             backup=not words.no_backup,
             log_form=LogForm(words.log_format) if words.log_format else None,
         )
@@ -68,11 +77,14 @@ def main() -> int:
     return 0
 
 
-def serve(home: Home, listener: socket.socket, *, backup: bool = True, log_form: LogForm | None = None) -> None:
+def serve(
+    home: Home, listener: socket.socket, extend: Extend, *, backup: bool = True, log_form: LogForm | None = None
+) -> None:
     """Serves until SIGTERM or SIGINT.
 
     Args:
         listener: A socket that listens.
+        extend: Adds to what the server shows, before it does.
         backup: Whether to copy the store before its tables change.
         log_form: How to say what there is to say, None for what the configuration says.
 
@@ -119,21 +131,18 @@ def serve(home: Home, listener: socket.socket, *, backup: bool = True, log_form:
         logins=Logins(control.people, config.oidc, fetch, clock) if config.oidc else None,
         connection=_connections(),
     )
+    extend(server)
     server.measures.registry.register(_home_measures(home, config, inboxes, clock))
     notices = NoticeThread(control, server, config.notices)
     traces = TraceThread(control, server, config.traces, instance=url_of(listener, config))
     tune_for_serving()
-    server.start()
-    reader.start()
-    notices.start()
-    traces.start()
+    for part in (server, reader, notices, traces):
+        part.start()
     try:
         server.wait()
     finally:
-        notices.stop()
-        traces.stop()
-        server.stop()
-        reader.stop()
+        for part in (notices, traces, server, reader):
+            part.stop()
         engines.close()
         control.store.close()
 
@@ -189,7 +198,3 @@ def _owner() -> str:
     """Returns the name of the user who runs the server, as a token's holder."""
     name = re.sub("[^a-z0-9]+", "-", pwd.getpwuid(os.getuid()).pw_name.lower()).strip("-")
     return name[:NAME_LENGTH_MAX] or "admin"
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import final
 
 from mainspring.control.health.lemons import LEMON_WINDOW_S, lemon_score
@@ -13,6 +14,7 @@ from mainspring.domain.fleet import NodeRef
 from mainspring.domain.hardware.health import HealthEvent, HealthSource, HealthState, Repair, Scope, Strategy
 
 REMEMBERED_S = LEMON_WINDOW_S  # As far back as any rule looks.
+REPEATED_S = 180.0  # Within which the same, said again, is one fault: most watchers look once a minute.
 EVENTS_MAX = 4_096  # Of one node, the newest: six an hour for as long as they are remembered.
 
 
@@ -51,6 +53,7 @@ class _Told:
 
     events: list[HealthEvent] = field(default_factory=list)
     sources: set[HealthSource] = field(default_factory=set)
+    cleared_s: float = -inf
 
 
 @final
@@ -62,8 +65,7 @@ class HealthFold:
     """
 
     def __init__(self, rules: Iterable[Rule] = RULES) -> None:
-        self._rules = tuple(rules)
-        assert all(rule.window_s <= REMEMBERED_S for rule in self._rules)
+        self.judge_by(rules)
         self._told: dict[NodeRef, _Told] = {}
 
     def add(self, event: HealthEvent) -> bool:
@@ -85,6 +87,20 @@ class HealthFold:
             return oldest is not event
         return True
 
+    def judge_by(self, rules: Iterable[Rule]) -> None:
+        """Finds by other rules from now on.
+
+        Args:
+            rules: The rules, in order.
+        """
+        self._rules = tuple(rules)
+        assert all(rule.window_s <= REMEMBERED_S for rule in self._rules)
+
+    def clear(self, at: NodeRef, at_s: float) -> None:
+        """Holds nothing against a node that was seen until a time, but how often it failed: somebody looked at it."""
+        told = self._told.setdefault(at, _Told())
+        told.cleared_s = max(told.cleared_s, at_s)
+
     def nodes(self) -> tuple[NodeRef, ...]:
         """Returns the nodes of which anything is remembered, in order."""
         return tuple(sorted(self._told))
@@ -97,9 +113,11 @@ class HealthFold:
         since_s = now_s - REMEMBERED_S
         heard = [each for each in told.events if since_s < each.at_s <= now_s]
         faults = [each for each in heard if not each.healthy]
+        since = [each for each in _once(heard) if each.at_s > told.cleared_s]
+        standing = [each for each in _standing(heard) if each.at_s > told.cleared_s]
         return NodeHealth(
             at=at,
-            findings=findings(self._rules, faults, _standing(heard), now_s),
+            findings=findings(self._rules, since, standing, faults, now_s),
             lemon_score=lemon_score(faults),
         )
 
@@ -110,8 +128,26 @@ class HealthFold:
             first = bisect_left(told.events, now_s - REMEMBERED_S, key=lambda each: each.at_s)
             told.sources.difference_update(each.source for each in told.events[:first])
             del told.events[:first]
-            if not told.events:
+            if not told.events and told.cleared_s <= now_s - REMEMBERED_S:
                 del self._told[at]
+
+
+def _once(events: Sequence[HealthEvent]) -> list[HealthEvent]:
+    """Returns the faults in order, without what was said again within `REPEATED_S` and not taken back in between.
+
+    A watcher that says again what stands has not seen it a second time; it stands all the same.
+    """
+    last: dict[tuple[str, Scope, str, tuple[str, ...]], float] = {}
+    found: list[HealthEvent] = []
+    for event in events:
+        of = event.source.name, event.scope, event.check, event.codes
+        if event.healthy:
+            last = {key: at_s for key, at_s in last.items() if key[:3] != of[:3]}
+            continue
+        if event.at_s >= last.get(of, -inf) + REPEATED_S:
+            found.append(event)
+            last[of] = event.at_s
+    return found
 
 
 def _standing(events: Sequence[HealthEvent]) -> list[HealthEvent]:

@@ -19,7 +19,7 @@ from mainspring.control.store.settings import Settings
 from mainspring.control.store.tokens import TokenRecord, attempt_secret, save_token
 from mainspring.domain.errors import MainspringError, Unavailable
 from mainspring.domain.fleet import AllocationPhase, AllocationSeen, LaunchOrder, Offer
-from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, JobId
+from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, JobId, NodeName
 from mainspring.domain.life import AllocationState
 from mainspring.domain.plan import Plan, Provision
 from mainspring.domain.ports import Backoff, Clock, Engine, Provisioning
@@ -33,13 +33,30 @@ Seen = Mapping[ClusterName, Mapping[AllocationId, AllocationSeen]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Cordon:
+    """A cordon to place, or to take back.
+
+    Args:
+        closure: The number of what it is for.
+        lift: Whether to take it back.
+    """
+
+    closure: int
+    node: NodeName
+    owner: str
+    reason: str
+    lift: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Act:
-    """One thing to tell an engine: a launch or an order of nodes when there is one, else a stop with a grace."""
+    """One thing to tell an engine: a launch, nodes to order, or a cordon, if it has one; else a stop with a grace."""
 
     cluster: ClusterName
     allocation: AllocationId = NO_ALLOCATION
     order: LaunchOrder | None = None
     nodes: Provision | None = None
+    cordon: Cordon | None = None
     grace_s: float = 0.0
 
 
@@ -63,6 +80,12 @@ def tell(engine: Engine, act: Act) -> CommandResult | None:
             if not isinstance(engine, Provisioning):
                 return None
             engine.provision(act.nodes)
+        elif act.cordon is not None:
+            cordon = act.cordon
+            if cordon.lift:
+                engine.uncordon(cordon.node, owner=cordon.owner)
+            else:
+                engine.cordon(cordon.node, owner=cordon.owner, reason=cordon.reason)
         elif act.order is None:
             engine.stop(act.allocation, grace_s=act.grace_s)
         else:

@@ -19,6 +19,8 @@ from mainspring.control.loop.engine_commands import CommandResult, EngineCommand
 from mainspring.control.loop.failover import Silence
 from mainspring.control.loop.leadership import Leadership
 from mainspring.control.loop.losses import Lasting
+from mainspring.control.loop.nodes.cordons import Cordons
+from mainspring.control.loop.nodes.step import HealthStep
 from mainspring.control.loop.plan_cycle import PlanCycle
 from mainspring.control.loop.settling import Settling
 from mainspring.control.state.active_state import ActiveState
@@ -58,6 +60,8 @@ class LoopWriters:
     committer: Committer
     commands: EngineCommands
     orders: NodeOrders
+    health: HealthStep
+    cordons: Cordons
 
 
 def new_writers(
@@ -87,6 +91,8 @@ def new_writers(
         committer=Committer(mirror, fleet, settings, dice),
         commands=EngineCommands(mirror, lasting, settings, access.key, access.controller_urls),
         orders=NodeOrders(mirror, fleet, clock),
+        health=HealthStep(fleet),
+        cordons=Cordons(fleet, clock, settings.acts_max),
     )
 
 
@@ -205,7 +211,9 @@ class Loop:
             yield Step.OBSERVED
         with leadership.read() as connection:
             self._mirror.refresh(connection, now_s)  # While others write: a second's jobs take a while to learn.
+            self._writers.health.read(connection, now_s)
         with leadership.write() as connection:
+            self._writers.health.write(connection, now_s)  # So that what is closed now is closed to this tick's plan.
             self._writers.settling.settle(connection, seen, now_s, led_since_s=leadership.since_s)
             self._fleet.note(connection, now_s)
             if leadership.shared:
@@ -223,6 +231,7 @@ class Loop:
             acts = [
                 *self._writers.commands.acts(connection, seen, now_s),
                 *self._writers.orders.acts(connection, decided, seen, now_s),
+                *self._writers.cordons.acts(connection, seen, now_s),
             ]
             leadership.renew(connection)
         yield Step.COMMITTED
@@ -237,6 +246,7 @@ class Loop:
                 now_s = self._clock.now_s()
                 self._writers.commands.record(connection, told, now_s)
                 self._writers.orders.record(connection, told, now_s)
+                self._writers.cordons.record(connection, told)
         yield Step.RECORDED
 
     def _take_over(self) -> None:

@@ -5,7 +5,7 @@ Nothing is decided here about where jobs go: `state.avoidance` folds the events 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import sqlalchemy as sa
@@ -162,13 +162,7 @@ def culprit_of(connection: sa.Connection, attempt: AttemptRecord) -> NodeName | 
     for event in told:
         if isinstance(event, AttemptStoppingEvent) and event.node in nodes:
             return event.node
-    node_of: dict[int, NodeName] = {}
-    for one in own:
-        rank = one.rank_first
-        for node, count in zip(held[one.id].nodes, held[one.id].ranks, strict=True):
-            node_of |= dict.fromkeys(range(rank, rank + count), node)
-            rank += count
-    node_of |= {status.rank: NodeName(status.node) for status in reported(connection, attempt.id).ranks}
+    node_of = nodes_of_ranks(connection, attempt.id)
     for event in told:
         if isinstance(event, AgentLostEvent) and event.node in nodes:
             return NodeName(event.node)
@@ -177,6 +171,19 @@ def culprit_of(connection: sa.Connection, attempt: AttemptRecord) -> NodeName | 
     came = set(connection.execute(sa.select(agents.c.agent).where(agents.c.attempt_id == attempt.id)).scalars())
     missing = [node for number, node in sorted(place_of.items()) if number not in came]
     return missing[0] if came and missing else None
+
+
+def nodes_of_ranks(connection: sa.Connection, attempt: AttemptId) -> Mapping[int, NodeName]:
+    """Returns the node of each rank of an attempt, as its lead reported it last, else as it was granted."""
+    own = allocations_of(connection, attempt)
+    held = parts(connection, [one.id for one in own])
+    node_of: dict[int, NodeName] = {}
+    for one in own:
+        rank = one.rank_first
+        for node, count in zip(held[one.id].nodes, held[one.id].ranks, strict=True):
+            node_of |= dict.fromkeys(range(rank, rank + count), node)
+            rank += count
+    return node_of | {status.rank: NodeName(status.node) for status in reported(connection, attempt).ranks}
 
 
 def _told_last(connection: sa.Connection, attempt: AttemptId) -> list[object]:

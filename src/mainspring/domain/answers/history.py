@@ -34,6 +34,8 @@ class Sweep:
         jobs: Jobs removed, with their attempts, events and tokens; all are in the archive.
         events: Events of no job.
         node_states: States that nodes were in.
+        health_events: What was seen of machines.
+        closures: Closures of nodes that were over.
         plans: Plans.
         tokens: Tokens of people, which had ended.
         allocations: Folders of allocations that ended, with what ranks wrote.
@@ -47,6 +49,8 @@ class Sweep:
     jobs: int = 0
     events: int = 0
     node_states: int = 0
+    health_events: int = 0
+    closures: int = 0
     plans: int = 0
     tokens: int = 0
     allocations: int = 0

@@ -84,7 +84,9 @@ class LabCalls(NodeCalls):
         patient=True,
         repeats=True,
     )
-    def stop(self, job: str, *, array: bool = False) -> answers.JobView:
+    def stop(
+        self, job: str, *, array: bool = False, reason: Annotated[str, Query(max_length=answers.REASON_MAX)] = ""
+    ) -> answers.JobView:
         """Asks a job to end, or all jobs of its array; one that has ended stays as it is."""
 
     @route("PUT", "/jobs/{job}/hold", may=Right.STEER_JOBS, handler="steering.pause", operation="pause_job")

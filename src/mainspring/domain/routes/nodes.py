@@ -56,7 +56,7 @@ class NodeCalls:
         "DELETE", "/clusters/{cluster}/nodes/{node}/closure", may=Right.HOLD_FLEET, handler="care.open", repeats=True
     )
     def open_node(
-        self, cluster: str, node: str, *, kind: answers.ClosureKind | None = None, reason: Why
+        self, cluster: str, node: str, *, kind: answers.ClosureKind | None = None, reason: Why = ""
     ) -> tuple[answers.NodeClosure, ...]:
         """Opens a node again that people or health closed, and lists what it was closed by; a cordon of others stays.
 
@@ -64,7 +64,7 @@ class NodeCalls:
             cluster: The cluster.
             node: The node.
             kind: Only what closed it as this; all, when left out.
-            reason: Why, for people. What was seen of the node until now is held against it no more.
+            reason: Why, for people; none is refused. What was seen of the node until now is held against it no more.
         """
 
     @route("GET", "/closures", handler="care.closures", operation="list_closures")
@@ -108,12 +108,12 @@ class NodeCalls:
         """Lets a rule act: nodes that it finds to have failed are closed."""
 
     @route("DELETE", "/health/rules/{rule}/act", may=Right.RULE_HEALTH, handler="care.demote", repeats=True)
-    def demote_rule(self, rule: str, *, reason: Why) -> answers.HealthRuleView:
+    def demote_rule(self, rule: str, *, reason: Why = "") -> answers.HealthRuleView:
         """Puts a rule back into shadow: what it finds is told, and nothing follows; nodes closed for it are opened.
 
         Args:
             rule: Its name.
-            reason: Why, for people.
+            reason: Why, for people; none is refused.
         """
 
     @route("GET", "/health/incidents", handler="care.incidents", operation="list_incidents")
@@ -125,10 +125,10 @@ class NodeCalls:
         """
 
     @route("DELETE", "/clusters/{cluster}/breaker", may=Right.RULE_HEALTH, handler="care.reset_breaker", repeats=True)
-    def reset_breaker(self, cluster: str, *, reason: Why) -> tuple[answers.Incident, ...]:
+    def reset_breaker(self, cluster: str, *, reason: Why = "") -> tuple[answers.Incident, ...]:
         """Resets the breaker of a cluster, so that rules may close nodes there again, and lists its incidents.
 
         Args:
             cluster: The cluster.
-            reason: Why, for people.
+            reason: Why, for people; none is refused.
         """

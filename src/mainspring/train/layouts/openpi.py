@@ -1,7 +1,9 @@
 """The layout of openpi's parameters, as its Orbax checkpoints hold them under `params`, and that of big_vision's
 PaliGemma, which is its part `PaliGemma`.
 
-Source: openpi, `pi0.py`, `gemma.py`, `siglip.py` at its release of 2025.
+Adapters (LoRA) that openpi trained are merged into the weights beside which they lie: each head has one of its own, so
+they are none of ours, which span all heads.
+Source: openpi, `pi0.py`, `gemma.py`, `siglip.py`, `lora.py` at its release of 2025.
 """
 
 from __future__ import annotations
@@ -9,6 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from mainspring.domain.errors import InvalidInput
 from mainspring.train.layouts.rows import Layout, LayoutRow
 from mainspring.train.models.shapes import GemmaRecipe, VlaKind, VlaRecipe
 
@@ -30,14 +36,59 @@ PROJECTIONS: Mapping[VlaKind, Mapping[str, str]] = {
 """Our names of the layers beside the transformers, and everybody else's."""
 
 
+ADAPTERS: Mapping[str, str] = {
+    "attn/q_einsum{}/lora_{}": "attn/q_einsum{}/w",
+    "attn/kv_einsum{}/lora_{}": "attn/kv_einsum{}/w",
+    "attn/qkv_einsum{}/lora_{}": "attn/qkv_einsum{}/w",
+    "attn/attn_vec_einsum{}/lora_{}": "attn/attn_vec_einsum{}/w",
+    "mlp{}/gating_einsum_lora_{}": "mlp{}/gating_einsum",
+    "mlp{}/linear_lora_{}": "mlp{}/linear",
+}
+"""Adapters, a and b, of each stream, and the weights beside which they lie; each of a weight's last two axes."""
+
+ADAPTER_SCALE = 1.0  # Of `gemma_2b_lora` and `gemma_300m_lora`, whose alpha is their rank; the MLP's have none at all.
+
+
 def openpi_arrays(arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the arrays of an openpi checkpoint by the paths that its table has.
+    """Returns the arrays of an openpi checkpoint by the paths that its table has, adapters merged into their weights.
 
     Args:
         arrays: By the paths of its Orbax tree, which put all under `params` and, when a training wrote them, each
             under `value`.
+
+    Raises:
+        InvalidInput: An adapter does not fit its weight.
     """
-    return {path.removeprefix("params/").removesuffix("/value"): array for path, array in arrays.items()}
+    named = {path.removeprefix("params/").removesuffix("/value"): array for path, array in arrays.items()}
+    for thin, weight in ADAPTERS.items():
+        for stream in ("", "_1"):
+            base, *paths = (
+                f"{_LAYERS}/{name.format(stream, end)}" for name, end in ((weight, ""), (thin, "a"), (thin, "b"))
+            )
+            if base in named and all(path in named for path in paths):
+                named[base] = _merged(base, *(np.asarray(named[path], np.float32) for path in (base, *paths)))
+                named = {path: array for path, array in named.items() if path not in paths}
+    return named
+
+
+def _merged(
+    path: str, base: NDArray[np.float32], a: NDArray[np.float32], b: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    *stack, inputs, outputs = base.shape
+    if a.shape != (*stack, inputs, a.shape[-1]) or b.shape != (*stack, a.shape[-1], outputs):
+        raise InvalidInput(
+            "merge an adapter",
+            on=path,
+            got=f"shapes {a.shape} and {b.shape} beside {base.shape}",
+            wanted="the inputs by a rank, and the rank by the outputs",
+        )
+    if "/attn_vec_einsum" in path:  # Between a and b it has no heads: what all lead to the rank is added up.
+        b = b.sum(axis=-3, keepdims=True)
+    both: NDArray[np.float32] = np.matmul(a, b)
+    return base + np.float32(ADAPTER_SCALE) * both
+
+
+_LAYERS = "PaliGemma/llm/layers"
 
 
 def openpi_layout(policy: VlaRecipe) -> Layout:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mainspring.domain.errors import InvalidInput, nearest
-from mainspring.train.models.shapes import BATCH_AXES, SEQUENCE, TENSOR
+from mainspring.train.models.shapes import BATCH_AXES, DATA, REPLICA, SEQUENCE, TENSOR
 
 Weights = dict[str, Any]
 Arrays = Mapping[str, Any]
@@ -146,10 +146,44 @@ def over_devices(x: jax.Array, *, tensor_dim: int | None = None, whole_tokens: b
     return _placed(x, *axes)
 
 
+def by_shares(function: Callable[..., jax.Array], whole: Any, arrays: Any) -> jax.Array:
+    """Returns what a function gives for all tokens, each device of `replica` and `sequence` for its own share of them.
+
+    What it learns of `whole` is summed over these once, however often the function uses it. `data` and `tensor` are
+    left to XLA: there `over_devices` and `over_words` say what lies where.
+
+    Args:
+        function: Of `whole` and of some tokens of some rows.
+        whole: What all tokens meet.
+        arrays: Each [B,T,...], where `sequence` divides T.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or mesh.are_all_axes_manual or mesh.shape[REPLICA] * mesh.shape[SEQUENCE] == 1:
+        return function(whole, arrays)
+    spec: Any = jax.sharding.PartitionSpec
+    shares, names = spec(REPLICA, SEQUENCE), {REPLICA, SEQUENCE}
+    places = {"in_specs": (spec(), shares), "out_specs": shares}
+    over: Callable[..., jax.Array] = jax.shard_map(function, mesh=mesh, axis_names=names, check_vma=False, **places)
+    return over(whole, arrays)
+
+
+def over_words(x: jax.Array, words_dim: int | None = None) -> jax.Array:
+    """Returns what is set against a vocabulary, inside of `by_shares`: each device has its share of the words.
+
+    Args:
+        x: Of tokens, those of all devices that share words; or what has words.
+        words_dim: The dim that is words, which goes along `data` and `tensor`; None where there is none.
+    """
+    return _placed(x, *((DATA, TENSOR) if dim == words_dim else None for dim in range(x.ndim)))
+
+
 def _placed(x: jax.Array, *axes: Any) -> jax.Array:
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.are_all_axes_manual:
         return x
+    if mesh.manual_axes:  # Of these a device sees its own share alone.
+        several = [axis if isinstance(axis, tuple) else (axis,) for axis in axes]
+        axes = tuple(tuple(name for name in names if name not in (None, *mesh.manual_axes)) for names in several)
     spec: Any = jax.sharding.PartitionSpec(*axes)  # type: ignore[no-untyped-call]
     placed: jax.Array = jax.lax.with_sharding_constraint(x, spec)  # type: ignore[no-untyped-call]
     return placed

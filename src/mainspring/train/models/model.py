@@ -16,7 +16,8 @@ class Model:
     """All that the trainer and evaluation know of a model. It meets normalised states and actions only.
 
     A batch has `state` [B,S], `images` [B,V,H,W,3] (brightness, 0 to 255) where the model reads them, and for the loss
-    `actions` [B,T,A] and `valid` [B,T]. All functions can be compiled and are pure.
+    `actions` [B,T,A] and `valid` [B,T]; that of a language model, which gives no sample, has `tokens` [B,T] and `valid`
+    [B,T]. All functions can be compiled and are pure.
 
     Args:
         initial_weights: From a random key and a signature to fresh weights.

@@ -19,6 +19,7 @@ LAYERS_MAX = 256
 WIDTH_MAX = 1 << 16
 PROMPT_MAX = 8_192  # Four times what the longest prompts of robot policies take.
 VOCABULARY_MAX = 1 << 20
+WORDS_AT_ONCE = 64  # Of a sequence, whose logits live at one time: of 4 sequences a device, 250 MiB of 257,152 words.
 
 
 def require(subject: str, shape: object, **ranges: tuple[float, float]) -> None:
@@ -397,8 +398,43 @@ class ActRecipe:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LanguageRecipe:
+    """The shape of a plain language model, which learns each word of a sequence from those before it.
+
+    Args:
+        language: The decoder.
+        horizon: Words of a sequence.
+        compute: How all of this is computed.
+    """
+
+    language: GemmaRecipe
+    horizon: int
+    compute: ComputeRecipe = ComputeRecipe()
+    motion: ClassVar[bool] = False
+    relative_actions: ClassVar[bool] = False
+    quantiles: ClassVar[bool] = False
+    image: ClassVar[None] = None
+
+    def __post_init__(self) -> None:
+        """Checks every field.
+
+        Raises:
+            InvalidInput: A field is out of its range.
+        """
+        require("policy", self, horizon=(2, PROMPT_MAX))
+
+    @property
+    def tokens(self) -> int:
+        """Returns the tokens of a sequence."""
+        return self.horizon
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Signature:
-    """What the data decides about a policy: its inputs' and outputs' dimensions; no views when it reads no images."""
+    """What the data decides about a policy: its inputs' and outputs' dimensions; no views when it reads no images.
+
+    Of a language model it decides nothing: all are 0.
+    """
 
     state_dim: int
     action_dim: int
@@ -407,7 +443,7 @@ class Signature:
     image_width: int = 0
 
 
-Policy = PolicyRecipe | VlaRecipe | ActRecipe
+Policy = PolicyRecipe | VlaRecipe | ActRecipe | LanguageRecipe
 
 SIGLIP_SO400M = SiglipRecipe(size=224, patch=14, width=1152, mlp=4304, depth=27, heads=16)
 """Source: Zhai et al., "Sigmoid Loss for Language Image Pre-Training", 2023; Alabdulmohsin et al., 2023 (So400m)."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mainspring.train.models.shapes import DATA, SEQUENCE, Remat, Signature
+from mainspring.train.models.shapes import DATA, SEQUENCE, TENSOR, WORDS_AT_ONCE, Remat, Signature
 from mainspring.train.plan.chips import figures_of
 from mainspring.train.plan.figures import FiguresFrom, MemoryNeed, StepFigures
 from mainspring.train.plan.formulas.anatomy import Stack
@@ -91,6 +91,8 @@ def _temporaries(share: DeviceShare) -> float:
     residuals = [_residuals(share, stack) for stack in stacks]
     casts = [_casts(share, stack) for stack in stacks]
     turns = [_pixels(share), everything + beside]
+    if share.anatomy.told:
+        turns.append(sum(residuals) + sum(casts) + beside + other + _told(share))
     for number, stack in enumerate(stacks):
         last = number + 1 == len(stacks)
         turns.append(
@@ -139,6 +141,18 @@ def _maps(share: DeviceShare) -> float:
         return 0.0
     kept = sum(2 * share.token_bytes(count * height * width, channels) for height, width, channels in pixels.maps)
     return kept + share.image_bytes(FLOAT32, share.rows_at_once)
+
+
+def _told(share: DeviceShare) -> float:
+    """Returns what lives while words are told: some tokens of all who share the words, logits, and their gradients."""
+    found = 0.0
+    for path in share.anatomy.told:
+        words, width = share.anatomy.weights[path]
+        at_once = min(WORDS_AT_ONCE, -(-share.anatomy.uses[path] // share.sizes[SEQUENCE]))
+        tokens = share.rows_at_once * share.sizes[DATA] * at_once
+        found += 2 * share.token_bytes(tokens, -(-words // (share.sizes[DATA] * share.sizes[TENSOR])), FLOAT32)
+        found += share.token_bytes(tokens, width, FLOAT32) + share.token_bytes(tokens, width)
+    return found
 
 
 def _residuals(share: DeviceShare, stack: Stack) -> float:

@@ -51,13 +51,18 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """Why there are no figures: the parts of a `MainspringError`."""
+    """Why there are no figures: the parts of a `MainspringError`.
+
+    Args:
+        full: Whether a device's memory is too small: what the same question will always be answered with.
+    """
 
     attempted: str
     on: str
     got: str
     wanted: str
     next_step: str
+    full: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +113,7 @@ def compiled_figures(
     kept = cache / f"{_name_of(recipe, signature, target)}.json"
     found = _kept(kept)
     if found is not None:
-        return found
+        return _figures_in(found)
     cache.mkdir(parents=True, exist_ok=True)
     ticks = _Ticks(deadline_s, progress)
     with _alone(cache, ticks):
@@ -116,7 +121,28 @@ def compiled_figures(
         if found is None:
             asked = encode(Question(recipe=recipe, signature=signature, target=target))
             found = _compiled(asked, target, kept, ticks, memory_gib_max)
-    return found
+    return _figures_in(found)
+
+
+def kept_figures(recipe: Recipe, signature: Signature, target: Target, *, cache: Path) -> StepFigures | None:
+    """Returns what the compiler said of a step before, None where it was not asked; in milliseconds, without JAX.
+
+    Args:
+        recipe: As for `compiled_figures`.
+        signature: As there.
+        target: Any chips.
+        cache: As there.
+
+    Raises:
+        InvalidInput: It said that the step does not fit a device's memory.
+    """
+    if not CHIPS[target.chip].tpu or not cache.is_dir():
+        return None
+    try:
+        found = _kept(cache / f"{_name_of(recipe, signature, target)}.json")
+    except NotFound:  # Whoever has no compiler has asked none.
+        return None
+    return None if found is None else _figures_in(found)
 
 
 class _Ticks:
@@ -157,7 +183,7 @@ def _alone(cache: Path, ticks: _Ticks) -> Iterator[None]:
         yield
 
 
-def _compiled(asked: bytes, target: Target, kept: Path, ticks: _Ticks, memory_gib_max: float) -> StepFigures:
+def _compiled(asked: bytes, target: Target, kept: Path, ticks: _Ticks, memory_gib_max: float) -> CompilerAnswer:
     said = kept.with_suffix(".log")
     with tempfile.TemporaryDirectory(prefix="compile-", dir=kept.parent) as scratch, said.open("wb") as log:
         answer, dumps = Path(scratch) / "answer.json", Path(scratch) / "dumps"
@@ -218,24 +244,30 @@ def _held_gib(pid: int) -> float:
     return pages * resource.getpagesize() / 2**30
 
 
-def _read(plain: bytes, kept: Path) -> StepFigures:
-    """Returns the figures of an answer, and keeps them; raises its refusal."""
+def _read(plain: bytes, kept: Path) -> CompilerAnswer:
+    """Returns an answer, and keeps it where it will stay the same."""
     answer = decode(CompilerAnswer, plain)
+    if answer.refusal is None or answer.refusal.full:
+        unfinished = kept.with_suffix(".part")
+        unfinished.write_bytes(plain)
+        unfinished.rename(kept)
+    return answer
+
+
+def _figures_in(answer: CompilerAnswer) -> StepFigures:
+    """Returns the figures of an answer; raises its refusal."""
     if answer.refusal is not None:
         refusal = answer.refusal
         raise InvalidInput(
             refusal.attempted, on=refusal.on, got=refusal.got, wanted=refusal.wanted, next_step=refusal.next_step
         )
     assert answer.figures is not None
-    unfinished = kept.with_suffix(".part")
-    unfinished.write_bytes(encode(answer.figures))
-    unfinished.rename(kept)
     return answer.figures
 
 
-def _kept(path: Path) -> StepFigures | None:
+def _kept(path: Path) -> CompilerAnswer | None:
     try:
-        return decode(StepFigures, path.read_bytes())
+        return decode(CompilerAnswer, path.read_bytes())
     except (FileNotFoundError, InvalidMessage):  # Of another release: it is made anew.
         return None
 

@@ -13,7 +13,6 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -151,8 +150,16 @@ def main(answer: Path, folder: Path) -> None:
         found = CompilerAnswer(figures=figures_of(question, folder))
     except (MainspringError, jax.errors.JaxRuntimeError) as caught:
         error = caught if isinstance(caught, MainspringError) else _refused(question, str(caught))
-        parts: Mapping[str, str] = {part: getattr(error, part) for part in Refusal.__dataclass_fields__}
-        found = CompilerAnswer(refusal=Refusal(**parts))
+        found = CompilerAnswer(
+            refusal=Refusal(
+                attempted=error.attempted,
+                on=error.on,
+                got=error.got,
+                wanted=error.wanted,
+                next_step=error.next_step,
+                full=any(re.search(form, str(caught)) for form in FULL),
+            )
+        )
     unfinished = answer.with_suffix(".part")
     unfinished.write_bytes(encode(found))
     unfinished.rename(answer)

@@ -16,8 +16,8 @@ from mainspring.domain.errors import DamagedData, InvalidInput, NotFound
 from mainspring.train.layouts.files import read_arrays
 from mainspring.train.layouts.openpi import big_vision_layout, openpi_arrays, openpi_layout
 from mainspring.train.layouts.rows import Layout, LayoutRow, arrays_found
-from mainspring.train.layouts.transformers import lerobot_arrays, lerobot_layout, paligemma_layout
-from mainspring.train.models.shapes import Policy, VlaRecipe
+from mainspring.train.layouts.transformers import gemma_layout, lerobot_arrays, lerobot_layout, paligemma_layout
+from mainspring.train.models.shapes import LanguageRecipe, Policy, VlaRecipe
 from mainspring.train.recipe import InitRecipe, LayoutName
 
 OWN = "weights/"  # Where the weights are in the trainer's state, and so in its checkpoints and their exports.
@@ -45,7 +45,7 @@ def arrays_to_begin_with(init: InitRecipe, policy: Policy, ours: Mapping[str, An
             arrays = {path: array for path, array in arrays.items() if path.startswith(OWN)}
         case LayoutName.LEROBOT:
             arrays = lerobot_arrays(arrays)
-        case LayoutName.PALIGEMMA | LayoutName.BIG_VISION:
+        case LayoutName.PALIGEMMA | LayoutName.BIG_VISION | LayoutName.GEMMA:
             pass
     return arrays_found(layout, arrays, ours, keep=init.keep)
 
@@ -53,11 +53,15 @@ def arrays_to_begin_with(init: InitRecipe, policy: Policy, ours: Mapping[str, An
 def _layout(name: LayoutName, policy: Policy, ours: Mapping[str, Any]) -> Layout:
     if name is LayoutName.MAINSPRING:
         return Layout(rows=tuple(LayoutRow(theirs=f"{OWN}{path}", ours=(path,)) for path in ours))
-    if not isinstance(policy, VlaRecipe):
+    if name is LayoutName.GEMMA and isinstance(policy, LanguageRecipe):
+        return gemma_layout()
+    if name is LayoutName.GEMMA or not isinstance(policy, VlaRecipe):
+        own = f" or {LayoutName.GEMMA.value}" if isinstance(policy, LanguageRecipe) else ""
+        kind = "language model" if name is LayoutName.GEMMA else "VLA"
         raise InvalidInput(
             "begin with given weights",
-            got=f"layout {name.value} for a policy that is no VLA",
-            wanted=f"layout {LayoutName.MAINSPRING.value}",
+            got=f"layout {name.value} for a policy that is no {kind}",
+            wanted=f"layout {LayoutName.MAINSPRING.value}{own}",
         )
     match name:
         case LayoutName.OPENPI:

@@ -24,12 +24,12 @@ def top(
     """Show the lab at a glance, live: chips, who waits, the largest jobs, what wants a look. q ends it."""
     if prometheus and not prometheus.startswith(("http://", "https://")):
         raise InvalidInput("show alerts", on="--prometheus", got=repr(prometheus)[:120], wanted="http://HOST:PORT")
-    from mainspring.app.cli.metrics.watch import Watch, live
+    from mainspring.app.cli.metrics.watch import LabWatch, live
     from mainspring.app.render.live.top import top_screen
     from mainspring.app.render.tables import CONSOLE
 
     with context.obj.client() as client:
-        watch = Watch(client, prometheus)
+        watch = LabWatch(client, prometheus)
         if once or as_json or not (sys.stdin.isatty() and CONSOLE.is_terminal):
             seen = watch.look()
             render.show(seen, as_json=as_json, look=lambda: top_screen(seen, height=None, width=CONSOLE.width))

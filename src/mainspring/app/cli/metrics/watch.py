@@ -29,7 +29,7 @@ _END = ("q", "Q", "\x03", "\x04")  # Ctrl-C and Ctrl-D, where they come as lette
 
 
 @final
-class Watch:
+class LabWatch:
     """Looks at one lab.
 
     Args:
@@ -97,7 +97,7 @@ def firing(told: object) -> Iterator[Concern]:
     yield from sorted(found, key=lambda one: not one.grave)[:ALERTS_MAX]
 
 
-def live(watch: Watch, every: float) -> None:
+def live(watch: LabWatch, every: float) -> None:
     """Draws what is so every so many seconds, until somebody types q."""
     seen = watch.look()
     trouble = ""

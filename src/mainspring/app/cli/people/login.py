@@ -78,7 +78,7 @@ def login(
 def _by_provider(client: Client, url: str, offer: LoginOffer, *, device: bool | None, team: str) -> LoginRecord:
     from mainspring.app.base import oidc, renewal
 
-    display = _has_display()
+    display = has_display()
     if device or (device is None and not display and oidc.has_device_flow(offer)):
         granted = oidc.by_device(offer, _show_code)
     else:
@@ -87,7 +87,7 @@ def _by_provider(client: Client, url: str, offer: LoginOffer, *, device: bool | 
     return renewal.record_of(url, made, offer, granted.refresh_token, team=team)
 
 
-def _has_display() -> bool:
+def has_display() -> bool:
     """Returns whether a browser that is opened here is seen by whoever types."""
     names = ("DISPLAY", "WAYLAND_DISPLAY")
     return "SSH_CONNECTION" not in os.environ and (sys.platform == "darwin" or any(map(os.environ.get, names)))

@@ -77,7 +77,7 @@ def concerns_of(
     for each in incidents:
         where = f"{each.nodes[0]} of {each.cluster}" if each.node_count == 1 else f"{each.node_count} of {each.cluster}"
         told = f"{where}: {each.words} ({each.done})"
-        found.append(Concern(grave=each.node_count > 1, words=told, look=f"ms fleet {each.cluster}"))
+        found.append(Concern(grave=each.node_count > 1, words=told, look="ms health incidents"))
     if glance.failed:
         last, count = glance.failed[0], glance.failed_count
         words = f"{count} {'job' if count == 1 else 'jobs'} failed within the hour; the last, {last.name}: "

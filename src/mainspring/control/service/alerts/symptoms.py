@@ -137,6 +137,13 @@ SYMPTOMS = (
         runbook="checkpoints-fail",
     ),
     _ticket(
+        "MainspringReplicasDiffer",
+        "max by (cluster) (increase(mainspring_events_total{kind='replicas_differ'}[{1h}])) > 0",
+        for_s=0.0,
+        summary="Ranks of a job on {{ $labels.cluster }} no longer agree on their state: a device may compute wrongly.",
+        runbook="replicas-differ",
+    ),
+    _ticket(
         "MainspringAllocationsHeld",
         "max(mainspring_allocations_held) > 0",
         for_s=15 * MINUTE_S,

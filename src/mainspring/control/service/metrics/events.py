@@ -28,6 +28,7 @@ from mainspring.domain.wire.events.leads import (
     GenerationSteppingEvent,
     HangEvent,
     RankSlowEvent,
+    ReplicasDifferEvent,
 )
 from mainspring.domain.wire.facts import Detail
 
@@ -35,7 +36,14 @@ READ_MAX = 20_000  # Events of one look: under half a second; what is left is re
 RECOVERIES_MAX = 20_000  # Attempts that recover at once.
 RECOVERY_S = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1_800.0)
 DETECTION_S = (1.0, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1_800.0)
-_COUNTED = (HangEvent, RankSlowEvent, CheckpointDurableEvent, CheckpointFailedEvent, CheckpointCorruptEvent)
+_COUNTED = (
+    HangEvent,
+    RankSlowEvent,
+    ReplicasDifferEvent,
+    CheckpointDurableEvent,
+    CheckpointFailedEvent,
+    CheckpointCorruptEvent,
+)
 COUNTED = tuple(event.kind for event in _COUNTED)
 _OF_ATTEMPTS = (AttemptStoppingEvent, AttemptEndedEvent, GenerationPreparingEvent, GenerationSteppingEvent)
 _OF_JOBS = (StartPromisedEvent, AttemptGrantedEvent, JobMovedEvent, JobPausedEvent)
@@ -58,7 +66,9 @@ class EventCounts:
     """
 
     def __init__(self, most: int = READ_MAX) -> None:
-        words = "What leads told of: hangs, slow ranks, checkpoints that are durable, failed or were passed over."
+        words = (
+            "What leads told of: hangs, slow ranks, replicas that differ, checkpoints durable, failed or passed over."
+        )
         self._told = Counter("mainspring_events", words, ["cluster", "kind"], registry=None)
         words = "Attempts asked to end, and why."
         self._stopped = Counter("mainspring_attempts_stopped", words, ["cluster", "cause"], registry=None)

@@ -250,7 +250,7 @@ class NodeCare:
         return made
 
     def open(
-        self, cluster: str, node: str, caller: Caller = LAB_ITSELF, *, kind: ClosureKind | None = None, reason: str
+        self, cluster: str, node: str, caller: Caller = LAB_ITSELF, *, kind: ClosureKind | None = None, reason: str = ""
     ) -> tuple[NodeClosure, ...]:
         """Opens a node that people or health closed, and returns what it was closed by.
 
@@ -355,7 +355,7 @@ class NodeCare:
         self._wake()
         return next(one for one in self.rules() if one.name == rule)
 
-    def demote(self, rule: str, caller: Caller = LAB_ITSELF, *, reason: str) -> HealthRuleView:
+    def demote(self, rule: str, caller: Caller = LAB_ITSELF, *, reason: str = "") -> HealthRuleView:
         """Puts a rule back into shadow.
 
         Args:
@@ -392,7 +392,7 @@ class NodeCare:
         )
         return tuple(one for one in found if cluster in (None, one.cluster))
 
-    def reset_breaker(self, cluster: str, caller: Caller = LAB_ITSELF, *, reason: str) -> tuple[Incident, ...]:
+    def reset_breaker(self, cluster: str, caller: Caller = LAB_ITSELF, *, reason: str = "") -> tuple[Incident, ...]:
         """Resets a cluster's breaker, and returns its incidents; one that is shut stays as it is.
 
         Args:

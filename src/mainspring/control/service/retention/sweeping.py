@@ -38,8 +38,9 @@ from mainspring.control.service.retention.past_jobs import (
 from mainspring.control.service.retention.snapshots import CodeSnapshot, old_snapshots, unnamed
 from mainspring.control.service.views import find_job
 from mainspring.control.store.audit import note
+from mainspring.control.store.nodes.samples import KEPT_S, old_samples
 from mainspring.control.store.records import chunks, jobs_by_id
-from mainspring.control.store.schema import archives, events, node_states, plans, tokens
+from mainspring.control.store.schema import archives, closures, events, health_events, node_states, plans, tokens
 from mainspring.control.store.settings import Settings
 from mainspring.control.store.store import Store
 from mainspring.control.store.tokens import LAB_ITSELF, Caller, sight
@@ -64,6 +65,7 @@ FORGOTTEN_AT_ONCE = 50  # Allocations of one cluster; each may have gigabytes of
 _FILES_S = 3_600.0  # Between two looks at all snapshots of code, and at all that engines remember.
 _READ_AT_ONCE = 25  # Jobs whose lives are read at one instant, or removed in one transaction: some milliseconds.
 _ROWS_AT_ONCE = 500
+_SAMPLES_AT_ONCE = 20_000  # Of health events, which are many and small.
 _open = lru_cache(maxsize=4)(open_store)
 
 
@@ -194,7 +196,7 @@ class Keeping:
                 with self._store.write() as connection:
                     gone = remove_jobs(connection, some)
         rows: dict[str, Any] = {}
-        for name, old in _old_rows(now_s - self._keep.days * _DAY_S).items():
+        for name, old in _old_rows(now_s - self._keep.days * _DAY_S, now_s - KEPT_S).items():
             pause()
             with self._store.write() as connection:
                 rows[name] = connection.execute(sa.delete(old.column.table).where(old.column.in_(old.query))).rowcount
@@ -287,7 +289,7 @@ class Keeping:
             over, code = self._over(connection, now_s, TOLD_MAX), unnamed(connection, snapshots)
             rows: dict[str, Any] = {
                 name: len(connection.execute(old.query).all())
-                for name, old in _old_rows(now_s - self._keep.days * _DAY_S).items()
+                for name, old in _old_rows(now_s - self._keep.days * _DAY_S, now_s - KEPT_S).items()
             }
             rows |= {
                 "allocations": ended.left,
@@ -316,8 +318,12 @@ class _OldRows:
     query: sa.Select[Any]
 
 
-def _old_rows(before_s: float) -> dict[str, _OldRows]:
-    """Returns rows that belong to no job and are from before a time: of each table, of its oldest few."""
+def _old_rows(before_s: float, samples_s: float) -> dict[str, _OldRows]:
+    """Returns rows that belong to no job and are from before a time: of each table, of its oldest few.
+
+    Args:
+        samples_s: The same, for samples.
+    """
     told = sa.select(events.c.sequence, events.c.time_s).where(events.c.job_id.is_(None)).order_by(events.c.sequence)
     made = sa.select(plans.c.number, plans.c.made_s).order_by(plans.c.number)
     oldest, first = told.limit(_ROWS_AT_ONCE).subquery(), made.limit(_ROWS_AT_ONCE).subquery()
@@ -330,6 +336,13 @@ def _old_rows(before_s: float) -> dict[str, _OldRows]:
             sa.select(node_states.c.ordinal).where(node_states.c.until_s < before_s).limit(_ROWS_AT_ONCE),
         ),
         "plans": (plans.c.number, sa.select(first.c.number).where(first.c.made_s < before_s, first.c.number < newest)),
+        "health_events": (health_events.c.number, old_samples(samples_s, _SAMPLES_AT_ONCE)),
+        "closures": (
+            closures.c.number,
+            sa.select(closures.c.number)
+            .where(closures.c.ended_s < before_s, sa.not_(closures.c.on_engine))
+            .limit(_ROWS_AT_ONCE),
+        ),
         "tokens": (tokens.c.sha256, sa.select(tokens.c.sha256).where(*of_people).limit(_ROWS_AT_ONCE)),
     }
     return {name: _OldRows(column=column, query=query) for name, (column, query) in queries.items()}

@@ -66,27 +66,30 @@ class Steering:
         self._wake = wake
         self._impossible = impossible
 
-    def stop(self, reference: str, caller: Caller = LAB_ITSELF, *, array: bool = False) -> JobView:
+    def stop(self, reference: str, caller: Caller = LAB_ITSELF, *, array: bool = False, reason: str = "") -> JobView:
         """Asks a job to end, and returns it as it is then; one that ends or has ended stays as it is.
 
         Args:
             reference: Its id or name.
             caller: Its owner, or somebody who sees to its team.
             array: Whether all jobs of its array shall end.
+            reason: Why, for people.
 
         Raises:
             NotFound: No such job, or it belongs to no array.
             NotAllowed: The caller may not.
         """
-        now_s, words = self._clock.now_s(), f"cancelled by {caller}"
+        now_s, by = self._clock.now_s(), f"{caller}: {reason}" if reason else str(caller)
+        words = f"cancelled by {by}"
         with self._store.write() as connection:
             job = find_job(connection, reference, caller)
             caller.require(connection, Right.STOP_JOBS, job.team, owner=job.owner)
             attempted = "stop an array" if array else "stop a job"
-            note(connection, caller, attempted, job.id, team=job.team, now_s=now_s)
+            target = f"{job.id}: {reason}" if reason else job.id
+            note(connection, caller, attempted, target, team=job.team, now_s=now_s)
             ledger = StateWriter(connection, now_s)
             wanted = jobs_of_array(connection, array_of(job)) if array else (job,)
-            ledger.cancel_queued([one for one in wanted if one.state is JobState.QUEUED], str(caller))
+            ledger.cancel_queued([one for one in wanted if one.state is JobState.QUEUED], by)
             running = [one for one in wanted if one.state in (JobState.STARTING, JobState.RUNNING)]
             own = attempts_of(connection, [one.id for one in running])
             for one in running:

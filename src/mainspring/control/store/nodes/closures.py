@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import sqlalchemy as sa
@@ -30,6 +30,16 @@ def shown_closures(connection: sa.Connection) -> tuple[NodeClosure, ...]:
     """Returns what keeps nodes closed, and what is over and its engine still shows; the oldest first."""
     query = _ROWS.select.where(sa.or_(_OPEN, closures.c.on_engine)).order_by(closures.c.number).limit(2 * OPEN_MAX)
     return _ROWS.read(connection, query)
+
+
+def ended_closures(connection: sa.Connection, nodes: Sequence[NodeRef]) -> tuple[NodeClosure, ...]:
+    """Returns closures of some nodes that are over, the newest first."""
+    found: list[NodeClosure] = []
+    for some in chunks(nodes):
+        own = (closures.c.ended_s.is_not(None), closures.c.node.in_([at.node for at in some]))
+        found += _ROWS.read(connection, _ROWS.select.where(*own).order_by(closures.c.number.desc()))
+    wanted = frozenset(nodes)
+    return tuple(one for one in found if one.at in wanted)
 
 
 def closures_of(

@@ -82,8 +82,8 @@ def samples(
 
 def first_since(connection: sa.Connection, since_s: float) -> int:
     """Returns the number of the first that was told since a time, less one; numbers are given in order of time."""
-    query = sa.select(sa.func.min(health_events.c.number)).where(health_events.c.told_s >= since_s)
-    found = connection.execute(query).scalar()
+    query = sa.select(health_events.c.number).where(health_events.c.told_s >= since_s)
+    found = connection.execute(query.order_by(health_events.c.number).limit(1)).scalar()
     return newest_sample(connection) if found is None else found - 1
 
 

@@ -17,6 +17,7 @@ from mainspring.train.models.shapes import (
     ConvolutionRecipe,
     FloatKind,
     GemmaRecipe,
+    LanguageRecipe,
     Policy,
     PolicyRecipe,
     Remat,
@@ -127,6 +128,11 @@ class Anatomy:
     compute: ComputeRecipe = PLAIN
 
     @property
+    def told(self) -> frozenset[str]:
+        """Returns the tables of words that are told, too: each token is set against all of them."""
+        return frozenset(self.uses.keys() & self.looked_up)
+
+    @property
     def parameters(self) -> int:
         """Returns how many numbers are learned or could be."""
         return sum(math.prod(shape) for shape in self.weights.values())
@@ -147,6 +153,8 @@ def anatomy_of(policy: Policy, signature: Signature) -> Anatomy:
             return _vla(policy, signature)
         case ActRecipe():
             return _act(policy, signature)
+        case LanguageRecipe():
+            return _language(policy)
 
 
 def _layer(where: str, inputs: int, outputs: int, *stack: int) -> Shapes:
@@ -218,8 +226,8 @@ def _gemma_blocks(where: str, shape: GemmaRecipe, condition: int = 0) -> Shapes:
 
     def norm(name: str, *stack: int) -> Shapes:
         if condition:
-            return _layer(f"{where}/{name}", condition, 3 * width, *stack)
-        return {f"{where}/{name}/scale": (*stack, width)}
+            return _layer(f"{where}{name}", condition, 3 * width, *stack)
+        return {f"{where}{name}/scale": (*stack, width)}
 
     inside = {
         "query": (width, shape.heads, head),
@@ -231,7 +239,7 @@ def _gemma_blocks(where: str, shape: GemmaRecipe, condition: int = 0) -> Shapes:
         "down": (shape.mlp, width),
     }
     norms = norm("blocks/attention_norm", layers) | norm("blocks/mlp_norm", layers) | norm("norm")
-    return norms | {f"{where}/blocks/{name}": (layers, *each) for name, each in inside.items()}
+    return norms | {f"{where}blocks/{name}": (layers, *each) for name, each in inside.items()}
 
 
 def _siglip(shape: SiglipRecipe, outputs: int) -> Shapes:
@@ -253,8 +261,8 @@ def _siglip(shape: SiglipRecipe, outputs: int) -> Shapes:
 def _vla(policy: VlaRecipe, signature: Signature) -> Anatomy:
     width, adaptive, language = policy.expert_width, policy.kind is VlaKind.PI05, policy.language
     weights: Shapes = {"language/embedding": (language.vocabulary, language.width)}
-    weights |= _gemma_blocks("language", language)
-    weights |= _gemma_blocks("expert", policy.expert, width if adaptive else 0)
+    weights |= _gemma_blocks("language/", language)
+    weights |= _gemma_blocks("expert/", policy.expert, width if adaptive else 0)
     weights |= _layer("action_in", policy.action_dim, width) | _layer("action_out", width, policy.action_dim)
     weights |= _layer("time_in", width if adaptive else 2 * width, width) | _layer("time_out", width, width)
     actions, uses, stacks, pixels = policy.horizon, dict[str, int](), [], None
@@ -306,6 +314,26 @@ def _vla(policy: VlaRecipe, signature: Signature) -> Anatomy:
         uses=uses,
         looked_up={"language/embedding": policy.prompt_length},
         pixels=pixels,
+        compute=policy.compute,
+    )
+
+
+def _language(policy: LanguageRecipe) -> Anatomy:
+    language = policy.language
+    stream = Stream(tokens=policy.horizon, width=language.width, mlp=language.mlp, hidden=2)
+    stack = Stack(
+        where=("blocks/",),
+        layers=language.depth,
+        streams=(stream,),
+        heads=language.heads,
+        kv_heads=language.kv_heads,
+        head_dim=language.head_dim,
+    )
+    return Anatomy(
+        weights={"embedding": (language.vocabulary, language.width)} | _gemma_blocks("", language),
+        stacks=(stack,),
+        uses={"embedding": policy.horizon},  # And looked up: its words are said, too.
+        looked_up={"embedding": policy.horizon},
         compute=policy.compute,
     )
 

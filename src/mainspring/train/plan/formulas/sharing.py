@@ -10,7 +10,17 @@ from functools import cached_property
 
 from mainspring.domain.errors import InvalidInput
 from mainspring.train.lora import thin_shapes
-from mainspring.train.models.shapes import DATA, REPLICA, SEQUENCE, TENSOR, FloatKind, Signature, VlaKind, VlaRecipe
+from mainspring.train.models.shapes import (
+    DATA,
+    REPLICA,
+    SEQUENCE,
+    TENSOR,
+    FloatKind,
+    LanguageRecipe,
+    Signature,
+    VlaKind,
+    VlaRecipe,
+)
 from mainspring.train.plan.chips import ChipFigures
 from mainspring.train.plan.formulas.anatomy import Anatomy, Shape, Stack, Stream, anatomy_of
 from mainspring.train.plan.formulas.tiles import array_bytes, token_bytes
@@ -151,6 +161,8 @@ class DeviceShare:
     def batch_bytes(self) -> int:
         """Returns the bytes of the device's rows of a batch, as they arrive."""
         policy, rows, tiled = self.recipe.policy, self.rows, self.chip.is_tpu
+        if isinstance(policy, LanguageRecipe):
+            return sum(array_bytes((rows, policy.horizon), itemsize, tiled=tiled) for itemsize in (4, 1))
         state, action = self.signature.state_dim, self.signature.action_dim
         shapes = [((rows, state), 4), ((rows, policy.horizon, action), 4), ((rows, policy.horizon), 1)]
         if policy.motion:

@@ -80,7 +80,8 @@ def model_flops(share: DeviceShare) -> float:
 
 def flops_of(share: DeviceShare) -> float:
     """Returns the operations that each device does in a step, those done again among them."""
-    anatomy, again = share.anatomy, 0.0
+    anatomy = share.anatomy
+    again = sum(2.0 * anatomy.uses[path] * math.prod(anatomy.weights[path]) for path in anatomy.told)  # Always.
     for stack in anatomy.stacks:
         match anatomy.compute.remat:
             case Remat.FULL:
@@ -136,8 +137,10 @@ def _shared_bytes(share: DeviceShare, array: ArrayShare, size: int) -> float:
     if rows is None:  # Gathered for each pass, and its gradient scattered.
         return array.count * share.sizes[DATA] * size * (3 if array.learned else 2)
     # Of a table the rows of all are looked up where they lie, and their gradients go there.
-    words = rows * share.rows_at_once * share.sizes[DATA] * array.shape[-1] * FLOAT32 / share.sizes[TENSOR]
-    return words * (2 if array.learned else 1)
+    numbers = rows * share.rows_at_once * share.sizes[DATA] * array.shape[-1] / share.sizes[SEQUENCE]
+    words = numbers * FLOAT32 / share.sizes[TENSOR] * (2 if array.learned else 1)
+    # All tokens come to each share of the words that are told, for both passes, and their gradients go back.
+    return words + (3 * numbers * share.itemsize if array.path in share.anatomy.told else 0)
 
 
 def half_way_bytes(share: DeviceShare) -> float:

@@ -1,0 +1,1 @@
+"""Views: each asks the API, and returns what a template draws."""

@@ -1,0 +1,55 @@
+"""What people do to a job from its page; each is a call of the API, which audits it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mainspring.app.web.inside import Inside
+from mainspring.domain.answers import NewHold, NewPriority, QueuePlace
+from mainspring.domain.errors import InvalidInput
+from mainspring.domain.job import Tier
+
+DONE = {
+    "stop": "asked to stop",
+    "pause": "paused",
+    "resume": "resumed",
+    "requeue": "asked to queue again",
+    "priority": "given another place",
+}  # What can be done, and how that is told.
+
+
+async def act(lab: Inside, job: str, what: str, fields: Mapping[str, str]) -> None:
+    """Does something to a job.
+
+    Args:
+        what: One of `DONE`.
+        fields: Of the form.
+
+    Raises:
+        InvalidInput: That is nothing one can do, or no reason was given.
+        Refusal: The API refused it.
+    """
+    reason = " ".join(fields.get("reason", "").split())
+    if not reason and what != "resume":
+        raise InvalidInput(f"{what[:20]} a job", got="no reason", next_step="say why: others will read it")
+    match what:
+        case "stop":
+            await lab.stop(job, reason=reason)
+        case "pause":
+            await lab.pause(job, NewHold(reason=reason))
+        case "resume":
+            await lab.resume(job)
+        case "requeue":
+            await lab.requeue(job, reason=reason)
+        case "priority":
+            await lab.priority(job, _priority(fields, reason))
+        case _:
+            raise InvalidInput("do something to a job", got=repr(what[:40]), wanted=", ".join(DONE))
+
+
+def _priority(fields: Mapping[str, str], reason: str) -> NewPriority:
+    tier, place = fields.get("tier", ""), fields.get("place", "")
+    try:
+        return NewPriority(tier=Tier(tier) if tier else None, place=QueuePlace(place) if place else None, reason=reason)
+    except ValueError as error:
+        raise InvalidInput("change a job's priority", got=str(error)) from error

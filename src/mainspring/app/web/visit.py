@@ -1,0 +1,49 @@
+"""One look at a page: who looks, with what they may ask, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from starlette.requests import Request
+
+from mainspring.app.web.inside import Inside
+from mainspring.app.web.look import Shown
+from mainspring.domain.answers import Person
+from mainspring.domain.team import RIGHTS, Right, Whose
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Visit:
+    """One look.
+
+    Args:
+        lab: The API, as who looks.
+        person: Who looks.
+        secret: Their token.
+        now_s: When.
+    """
+
+    request: Request
+    lab: Inside
+    person: Person
+    secret: str
+    now_s: float
+
+    def asked(self, name: str) -> str:
+        """Returns what the address says of a name, "" for nothing."""
+        return self.request.query_params.get(name, "")
+
+    def may(self, right: Right, *, owner: str | None = None) -> bool:
+        """Returns whether it is worth offering: the API decides, who knows the teams."""
+        kinds = (Whose.ANY, Whose.TEAM, Whose.LAB, *((Whose.OWN,) if owner and owner == self.person.holder else ()))
+        return any(self.person.role in RIGHTS.get((right, whose), ()) for whose in kinds)
+
+    async def newest(self) -> int:
+        """Returns the sequence of the newest event that may be read."""
+        found = await self.lab.all_events(newest=True, limit=1)
+        return found[-1].sequence if found else 0
+
+
+View: TypeAlias = Callable[[Visit], Awaitable[Shown]]

@@ -1,0 +1,216 @@
+"""What is known here already of how machines are, as health events: by leads, by attempts' ends, and by engines.
+
+These are told as by the controller itself, each once: how far events and states of nodes were looked at is in the
+store. What is of an engine's own word stays a shadow: it has closed the node by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import cache, partial
+from typing import Any, final
+
+import sqlalchemy as sa
+
+from mainspring.control.store.evidence import nodes_of_ranks
+from mainspring.control.store.nodes.samples import Told, add_samples
+from mainspring.control.store.records import AttemptRecord, attempts_by_id, event_of, newest_event
+from mainspring.control.store.schema import closures, events, leases, node_states
+from mainspring.domain.answers import Event
+from mainspring.domain.errors import InvalidInput
+from mainspring.domain.fleet import NodeCondition
+from mainspring.domain.hardware.health import (
+    MESSAGE_LENGTH_MAX,
+    REPLICAS,
+    STRAGGLER,
+    HealthEvent,
+    HealthSource,
+    Repair,
+    Scope,
+    ScopeKind,
+    Strategy,
+)
+from mainspring.domain.ids import AttemptId, ClusterName, NodeName
+from mainspring.domain.life import AttemptState
+from mainspring.domain.wire import EXIT_PREEMPTED
+from mainspring.domain.wire.events.attempts import NodeBlamedEvent, NodeClearedEvent
+from mainspring.domain.wire.events.leads import (
+    AgentLostEvent,
+    HangEvent,
+    RankExitedEvent,
+    RankSlowEvent,
+    ReplicasDifferEvent,
+)
+
+NodesOfRanks = Callable[[AttemptId], Mapping[int, NodeName]]
+TAKEN_MAX = 500  # Events, and states of nodes, looked at in one tick.
+_KINDS = (
+    NodeBlamedEvent,
+    NodeClearedEvent,
+    AgentLostEvent,
+    HangEvent,
+    RankExitedEvent,
+    RankSlowEvent,
+    ReplicasDifferEvent,
+)
+_EVENTS, _STATES = "health events", "health states"  # Rows of `leases`: their epoch is the last that was looked at.
+_RUNS, _ENGINE = "runtime", "engine"  # Names of sources.
+_ASKED = (0, EXIT_PREEMPTED, -15)  # Ends of ranks that were well, or asked for.
+_UNWRITTEN_MAX = 1_000  # Of no interest, that another leader may look at once more.
+
+
+@final
+class OwnKnowledge:
+    """How far one leader has looked."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, int] = {}
+        self._written: dict[str, int] = {}
+
+    def take(self, connection: sa.Connection, now_s: float) -> None:
+        """Writes what came since the last time as health events.
+
+        Args:
+            connection: From `Store.write`, of the leader.
+        """
+        told = [*self._of_events(connection), *self._of_states(connection)]
+        add_samples(connection, [Told(teller="", event=one) for one in told], now_s)
+
+    def _of_events(self, connection: sa.Connection) -> Iterator[HealthEvent]:
+        newest = newest_event(connection)
+        seen = self._begin(connection, _EVENTS, newest)
+        since = (events.c.sequence > seen, events.c.kind.in_([kind.kind for kind in _KINDS]))
+        rows = connection.execute(sa.select(events).where(*since).order_by(events.c.sequence).limit(TAKEN_MAX)).all()
+        found = [event_of(row) for row in rows]
+        wanted = dict.fromkeys(one.attempt for one in found if one.attempt is not None)
+        attempts = {one.id: one for one in attempts_by_id(connection, wanted)}
+        nodes_of = cache(partial(nodes_of_ranks, connection))
+        for one in found:
+            attempt = attempts.get(one.attempt) if one.attempt is not None else None
+            if attempt is not None and (made := _of_event(one, attempt, nodes_of)) is not None:
+                yield made
+        self._end(connection, _EVENTS, found[-1].sequence if len(found) == TAKEN_MAX else newest, told=bool(found))
+
+    def _of_states(self, connection: sa.Connection) -> Iterator[HealthEvent]:
+        newest = connection.execute(sa.select(sa.func.max(node_states.c.ordinal))).scalar() or 0
+        seen = self._begin(connection, _STATES, newest)
+        query = sa.select(node_states).where(node_states.c.ordinal > seen).order_by(node_states.c.ordinal)
+        rows = connection.execute(query.limit(TAKEN_MAX)).all()
+        for row in rows:
+            if (made := _of_state(connection, row)) is not None:
+                yield made
+        self._end(connection, _STATES, rows[-1].ordinal if len(rows) == TAKEN_MAX else newest, told=bool(rows))
+
+    def _begin(self, connection: sa.Connection, name: str, newest: int) -> int:
+        """Returns the last that was looked at: what was before this release began to is not."""
+        if name not in self._seen:
+            known = connection.execute(sa.select(leases.c.epoch).where(leases.c.name == name)).scalar()
+            if known is None:
+                known = newest
+                connection.execute(sa.insert(leases).values(name=name, holder="", epoch=known, expires_s=0.0))
+            self._seen[name] = self._written[name] = known
+        return min(self._seen[name], newest)  # A store that went back in time counts on from where it is.
+
+    def _end(self, connection: sa.Connection, name: str, seen: int, *, told: bool) -> None:
+        self._seen[name] = seen
+        if told or seen - self._written[name] > _UNWRITTEN_MAX or seen < self._written[name]:
+            connection.execute(sa.update(leases).where(leases.c.name == name).values(epoch=seen))
+            self._written[name] = seen
+
+
+# ---------------------------------------------------------------- events of runs
+
+
+def _of_event(event: Event, attempt: AttemptRecord, nodes_of: NodesOfRanks) -> HealthEvent | None:
+    """Returns what an event of a run says of a node, None where it says nothing of any one.
+
+    Words of programs are left out: whoever reads of nodes may not read of jobs. Nothing follows from a rank's end by
+    itself: programs end by their own faults, far more often than by a node's.
+    """
+    told = event.told
+    match told:
+        case NodeBlamedEvent() if told.outcome is AttemptState.LOST:
+            return _seen(event, attempt, told.node, "attempt-lost", "an attempt was lost there")
+        case NodeClearedEvent():
+            return _seen(event, attempt, told.node, "attempt-lost", "", healthy=True)
+        case AgentLostEvent():
+            return _seen(event, attempt, told.node, "agent-lost", "its agent was not heard of any more")
+        case RankSlowEvent():
+            words = f"a rank took {told.ratio:.3g} times as long as the others for its part"
+            return _seen(event, attempt, told.node, STRAGGLER, words)
+        case RankExitedEvent() if told.exit_code not in _ASKED:
+            node, codes = nodes_of(attempt.id).get(told.rank, ""), (f"exit{told.exit_code:+d}",)
+            made = _seen(event, attempt, node, "rank-exit", "a rank ended otherwise than well", codes=codes)
+            return None if made is None else replace(made, repair=Repair.NONE)
+        case ReplicasDifferEvent() if told.odd.isdecimal():
+            words = f"its replica of state is not what {told.ranks - 1} others have: it may compute wrongly"
+            made = _seen(event, attempt, told.nodes, REPLICAS, words)
+            return None if made is None else replace(made, fatal=True, repair=Repair.CALL_PEOPLE)
+        case HangEvent() if told.odd.isdecimal():
+            node = nodes_of(attempt.id).get(int(told.odd), "")
+            return _seen(event, attempt, node, "hang", f"a rank kept the others waiting for {told.silent_s:.0f} s")
+        case _:
+            return None
+
+
+def _seen(
+    event: Event,
+    attempt: AttemptRecord,
+    node: str,
+    check: str,
+    words: str,
+    *,
+    codes: tuple[str, ...] = (),
+    healthy: bool = False,
+) -> HealthEvent | None:
+    try:
+        return HealthEvent(
+            source=HealthSource(name=_RUNS, session=attempt.id, sequence=event.sequence),
+            at_s=event.time_s,
+            scope=Scope(kind=ScopeKind.NODE, cluster=attempt.cluster, node=NodeName(node)),
+            check=check,
+            healthy=healthy,
+            codes=codes,
+            message=words,
+            repair=Repair.NONE if healthy else Repair.RESTART_RANKS,
+            strategy=Strategy.ACT,
+            job=attempt.job,
+        )
+    except InvalidInput:  # Of no node, or of a machine with a name that no node of ours has.
+        return None
+
+
+# ---------------------------------------------------------------- states of nodes
+
+
+def _of_state(connection: sa.Connection, row: Any) -> HealthEvent | None:
+    """Returns what an engine's word for a node says, None where it is ours, or the first of a sound one."""
+    condition = NodeCondition(row.condition)
+    if condition is NodeCondition.COMING or (condition is NodeCondition.CORDONED and _is_ours(connection, row)):
+        return None
+    if condition is NodeCondition.READY and not _was_other(connection, row):
+        return None
+    healthy, down = condition is NodeCondition.READY, condition is NodeCondition.DOWN
+    return HealthEvent(
+        source=HealthSource(name=_ENGINE, session=f"s{row.since_s:.0f}", sequence=row.ordinal),
+        at_s=row.since_s,
+        scope=Scope(kind=ScopeKind.NODE, cluster=ClusterName(row.cluster), node=NodeName(row.node)),
+        check="condition",
+        healthy=healthy,
+        codes=() if healthy else (condition.value,),
+        fatal=down,
+        message="" if healthy else " ".join(filter(None, (row.owner, row.reason)))[:MESSAGE_LENGTH_MAX],
+        strategy=Strategy.SHADOW,
+    )
+
+
+def _is_ours(connection: sa.Connection, row: Any) -> bool:
+    own = (closures.c.cluster == row.cluster, closures.c.node == row.node, closures.c.owner == row.owner)
+    return connection.execute(sa.select(closures.c.number).where(*own).limit(1)).first() is not None
+
+
+def _was_other(connection: sa.Connection, row: Any) -> bool:
+    before = (node_states.c.until_s == row.since_s, node_states.c.cluster == row.cluster)
+    query = sa.select(node_states.c.ordinal).where(*before, node_states.c.node == row.node).limit(1)
+    return connection.execute(query).first() is not None

@@ -1,0 +1,272 @@
+"""The loop's step for health: what was seen comes into the fold, and what `decide` says of it is written.
+
+What was seen is read from the store as it was told, the fold is made anew by every leader, and nothing is decided until
+all of it has been read. What somebody opened is not closed for what was seen before.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from math import inf
+from typing import final
+
+import sqlalchemy as sa
+
+from mainspring.control.health.breaker import Breaker
+from mainspring.control.health.nodes import REMEMBERED_S, HealthFold, NodeHealth
+from mainspring.control.health.quarantines import OWNER, Decided, NodePlace, Quarantine, decide
+from mainspring.control.health.rules import RULES, Finding, acting
+from mainspring.control.loop.nodes.known import OwnKnowledge
+from mainspring.control.state.fleet import FleetView, places_of
+from mainspring.control.store.ledger import StateWriter
+from mainspring.control.store.nodes.closures import NEW, add_closure, change_closures, open_closures, released_s
+from mainspring.control.store.nodes.samples import first_since, samples
+from mainspring.control.store.nodes.settings import breaker_texts, healths, promotions, write_breaker, write_healths
+from mainspring.control.store.rows import read_text, text_of
+from mainspring.domain.answers import ClosureKind, HealthFinding, NodeClosure, NodeHealthView
+from mainspring.domain.fleet import NodeRef
+from mainspring.domain.ids import ClusterName
+from mainspring.domain.wire.events.nodes import BreakerOpenedEvent, NodeClosedEvent, NodeOpenedEvent
+
+READ_MAX = 10_000  # Events of one tick: a second's work at the most.
+AGAIN_S = 5.0  # Between two looks at a node of which something is found, and nothing new was told: windows pass.
+FORGET_S = 3_600.0
+EVIDENCE_KEPT = 16  # The newest events that are kept with a finding.
+RENEWED_S = 3_600.0  # How much later a quarantine must end before that is written.
+_NOBODY = ""  # By whom a closure of people ends at its time.
+_log = logging.getLogger(__name__)
+
+
+@final
+class HealthStep:
+    """The fold of one leader, and what it made of it.
+
+    Args:
+        fleet: What the engines said.
+    """
+
+    def __init__(self, fleet: FleetView) -> None:
+        self._fleet = fleet
+        self._fold = HealthFold()
+        self._known = OwnKnowledge()
+        self._seen: int | None = None  # The last event in the fold.
+        self._behind = True
+        self._promoted: frozenset[str] = frozenset()
+        self._own: Mapping[NodeRef, NodeClosure] = {}  # What health keeps closed, as it was last.
+        self._changed: dict[NodeRef, None] = {}  # Of which something new was told.
+        self._healths: dict[NodeRef, NodeHealth] = {}  # Of which something is found.
+        self._views: dict[NodeRef, NodeHealthView] = {}  # As the store has them.
+        self._places: Mapping[NodeRef, NodePlace] = {}
+        self._places_version = -1
+        self._looked_s = self._forgot_s = -inf
+
+    def read(self, connection: sa.Connection, now_s: float) -> None:
+        """Takes what was told since the last time into the fold; the first time, all that rules look back at.
+
+        Args:
+            connection: From `Store.read`.
+        """
+        if self._seen is None:
+            self._seen = first_since(connection, now_s - REMEMBERED_S)
+            self._views = dict(healths(connection))
+            self._changed = dict.fromkeys(self._views)
+            self._learn_releases(connection, now_s)
+        told = samples(connection, after=self._seen, limit=READ_MAX)
+        for one in told:
+            scope = one.event.scope
+            if self._fold.add(one.event):
+                self._changed[NodeRef(cluster=scope.cluster, node=scope.node)] = None
+        self._seen = told[-1].number if told else self._seen
+        self._behind = len(told) == READ_MAX
+
+    def write(self, connection: sa.Connection, now_s: float) -> None:
+        """Writes what is known here of machines, what the fold says, and what follows from it.
+
+        Args:
+            connection: From `Store.write`, of the leader.
+        """
+        self._known.take(connection, now_s)
+        _end_over(connection, now_s)
+        if self._behind:
+            return
+        self._learn_rules(connection)
+        closed = {one.at: one for one in open_closures(connection) if one.owner == OWNER}
+        if any(at not in closed for at in self._own):
+            self._learn_releases(connection, now_s)
+        self._judge(connection, closed, now_s)
+        breakers = {name: read_text(Breaker, text) for name, text in breaker_texts(connection).items()}
+        known = [self._healths.get(at) or self._fold.of(at, now_s) for at in dict.fromkeys([*self._healths, *closed])]
+        quarantined = {at: _quarantine_of(one) for at, one in closed.items()}
+        decided = decide(known, self._placed(), quarantined, breakers, now_s)
+        self._own = _written(connection, decided, closed, breakers, now_s)
+        if now_s - self._forgot_s > FORGET_S:
+            self._fold.forget(now_s)
+            self._forgot_s = now_s
+
+    def _learn_rules(self, connection: sa.Connection) -> None:
+        promoted = frozenset(promotions(connection)) & {rule.name for rule in RULES}
+        if promoted != self._promoted:
+            self._promoted = promoted
+            self._fold.judge_by(acting(RULES, promoted))
+            self._changed |= dict.fromkeys(self._healths)
+
+    def _learn_releases(self, connection: sa.Connection, now_s: float) -> None:
+        for at, opened_s in released_s(connection, now_s - REMEMBERED_S, OWNER).items():
+            self._fold.clear(at, opened_s)
+            self._changed[at] = None
+
+    def _judge(self, connection: sa.Connection, closed: Iterable[NodeRef], now_s: float) -> None:
+        """Learns how the nodes are of which something was told, and now and then those of which something is found."""
+        if now_s - self._looked_s >= AGAIN_S or now_s < self._looked_s:
+            self._changed |= dict.fromkeys([*self._healths, *closed])
+            self._looked_s = now_s
+        remembered, views = frozenset(self._fold.nodes()), dict[NodeRef, NodeHealthView | None]()
+        for at in self._changed:
+            health = self._fold.of(at, now_s)
+            if health.findings:
+                self._healths[at] = health
+            else:
+                self._healths.pop(at, None)
+            known = self._views.get(at)
+            view = _view(health, known, now_s) if at in remembered else None
+            if view != known:
+                views[at] = view
+        self._changed = {}
+        write_healths(connection, views)
+        for at, view in views.items():
+            if view is None:
+                self._views.pop(at, None)
+            else:
+                self._views[at] = view
+
+    def _placed(self) -> Mapping[NodeRef, NodePlace]:
+        version = self._fleet.version
+        if version != self._places_version:
+            self._places, self._places_version = places_of(self._fleet), version
+        return self._places
+
+
+def _written(
+    connection: sa.Connection,
+    decided: Decided,
+    closed: Mapping[NodeRef, NodeClosure],
+    breakers: Mapping[ClusterName, Breaker],
+    now_s: float,
+) -> Mapping[NodeRef, NodeClosure]:
+    """Writes what was decided; returns what health keeps closed from now on.
+
+    Args:
+        closed: What it kept closed until now.
+        breakers: As they were.
+    """
+    ledger, after = StateWriter(connection, now_s), {at: one for at, one in closed.items() if at in decided.closed}
+    for quarantine in decided.close:
+        after[quarantine.at] = _close(ledger, quarantine)
+    over = [closed[at] for at in decided.reopen]
+    ended = {"ended_s": now_s, "ended_by": OWNER, "ended_reason": "nothing is found any more"}
+    change_closures(connection, [one.number for one in over], **ended)
+    for one in over:
+        _log.info("node %s of %s is open again: nothing is found any more", one.node, one.cluster)
+        ledger.event(_opened(one, OWNER, ended["ended_reason"]), job=None)
+    for at, quarantine in decided.closed.items():
+        known = closed.get(at)
+        if known is None:
+            continue
+        later = quarantine.until_s - (known.until_s or 0.0) >= RENEWED_S
+        if later or quarantine.reason != known.reason:
+            evidence = quarantine.evidence[-EVIDENCE_KEPT:]
+            again = {"reason": quarantine.reason, "until_s": quarantine.until_s, "repair": quarantine.repair}
+            change_closures(connection, [known.number], **again, evidence=evidence)
+    for name, breaker in decided.breakers.items():
+        before = breakers.get(name, Breaker())
+        if breaker != before:
+            write_breaker(connection, name, text_of(breaker))
+        if breaker.is_open and not before.is_open:
+            _log.warning("the breaker of cluster %s opened: %s", name, breaker.words)
+            ledger.event(BreakerOpenedEvent(cluster=name, reason=breaker.words), job=None)
+    return after
+
+
+def _close(ledger: StateWriter, quarantine: Quarantine) -> NodeClosure:
+    rule = quarantine.reason.partition(":")[0]
+    closure = NodeClosure(
+        number=NEW,
+        cluster=quarantine.at.cluster,
+        node=quarantine.at.node,
+        kind=ClosureKind.QUARANTINE,
+        owner=OWNER,
+        rule=rule,
+        reason=quarantine.reason,
+        evidence=quarantine.evidence[-EVIDENCE_KEPT:],
+        repair=quarantine.repair,
+        from_s=ledger.now_s,
+        until_s=quarantine.until_s,
+    )
+    told = NodeClosedEvent(
+        cluster=closure.cluster,
+        node=closure.node,
+        closure=closure.kind.value,
+        by=OWNER,
+        reason=closure.reason,
+        rule=rule,
+        until_s=closure.until_s,
+    )
+    _log.warning("node %s of %s is closed: %s", closure.node, closure.cluster, closure.reason)
+    ledger.event(told, job=None)
+    return add_closure(ledger.connection, closure)
+
+
+def _end_over(connection: sa.Connection, now_s: float) -> None:
+    """Ends what people closed for a time that is over."""
+    over = [
+        one
+        for one in open_closures(connection)
+        if one.owner != OWNER and one.until_s is not None and one.until_s <= now_s
+    ]
+    ended = {"ended_s": now_s, "ended_by": _NOBODY, "ended_reason": "its time is over"}
+    change_closures(connection, [one.number for one in over], **ended)
+    for one in over:
+        StateWriter(connection, now_s).event(_opened(one, "its time", ended["ended_reason"]), job=None)
+
+
+def _opened(closure: NodeClosure, by: str, reason: object) -> NodeOpenedEvent:
+    return NodeOpenedEvent(
+        cluster=closure.cluster, node=closure.node, closure=closure.kind.value, by=by, reason=str(reason)
+    )
+
+
+def _quarantine_of(closure: NodeClosure) -> Quarantine:
+    return Quarantine(
+        at=closure.at,
+        owner=closure.owner,
+        reason=closure.reason,
+        evidence=closure.evidence,
+        repair=closure.repair,
+        from_s=closure.from_s,
+        until_s=inf if closure.until_s is None else closure.until_s,
+    )
+
+
+def _view(health: NodeHealth, before: NodeHealthView | None, now_s: float) -> NodeHealthView:
+    since_s = before.since_s if before is not None and before.state is health.state else now_s
+    return NodeHealthView(
+        cluster=health.at.cluster,
+        node=health.at.node,
+        state=health.state,
+        findings=tuple(map(_finding_view, health.findings)),
+        lemon_score=health.lemon_score,
+        since_s=since_s,
+    )
+
+
+def _finding_view(finding: Finding) -> HealthFinding:
+    return HealthFinding(
+        rule=finding.rule,
+        state=finding.state,
+        repair=finding.repair,
+        words=finding.words,
+        strategy=finding.strategy,
+        evidence=finding.evidence[-EVIDENCE_KEPT:],
+        of_links=finding.of_links,
+    )
