@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from threading import Lock
@@ -51,12 +51,21 @@ class Questions:
 
     Args:
         pictures: The last plan.
+        wake: Told that somebody waits for a picture.
         fleet: What the engines said.
     """
 
     def __init__(
-        self, store: Store, pictures: LatestPlans, fleet: FleetView, clock: Clock, *, settings: Settings
+        self,
+        store: Store,
+        pictures: LatestPlans,
+        fleet: FleetView,
+        clock: Clock,
+        wake: Callable[[], None],
+        *,
+        settings: Settings,
     ) -> None:
+        self._wake = wake
         self._store = store
         self._fleet = fleet
         self._clock = clock
@@ -80,7 +89,7 @@ class Questions:
             answer = view_why(connection, find_job(connection, reference, caller), self._clock.now_s())
             holds = read_closed(connection)
         answer = replace(answer, ordered=tuple(one for one in self._ordered() if one.job == answer.job))
-        picture = self._pictures.newest
+        picture = self._shown() if remedies else self._pictures.newest
         if answer.limit is Limit.PAUSED or answer.state is not JobState.QUEUED:
             return answer
         if picture is not None:
@@ -98,8 +107,10 @@ class Questions:
     def plan(self, caller: Caller = LAB_ITSELF) -> PlanView:
         """Returns the last plan, which anybody may read: it names jobs by their ids alone.
 
+        A controller that follows another shows the one that would be made now.
+
         Raises:
-            Unavailable: This controller does not lead, or has not planned yet.
+            Unavailable: There is no plan yet.
         """
         picture = self._picture("show the last plan")
         return replace(view_plan(picture.plan, picture.now_s), ordered=self._ordered()[:SHOWN_MAX])
@@ -111,7 +122,7 @@ class Questions:
             limit: The most jobs of each kind.
 
         Raises:
-            Unavailable: This controller does not lead, or has not planned yet.
+            Unavailable: There is no plan yet.
         """
         picture = self._picture("look at the lab")
         with self._store.read() as connection:
@@ -171,7 +182,7 @@ class Questions:
         Raises:
             NotFound: A change speaks of a cluster, chip or team that is not known.
             InvalidInput: There would be too many nodes or jobs, or the teams would be no tree.
-            Unavailable: This controller does not lead, has not planned yet, or is kept busy with such questions.
+            Unavailable: There is no plan yet, or this controller is kept busy with such questions.
         """
         picture = self._picture("try a change")
         count = sum(submit.count for submit in changes.submits) + len(picture.snapshot.pending.jobs)
@@ -180,8 +191,11 @@ class Questions:
         with self._asked("try a change"):
             return what_if(picture, changes)
 
+    def _shown(self) -> LatestPlan | None:
+        return self._pictures.shown(self._clock.now_s(), self._wake)
+
     def _picture(self, attempted: str) -> LatestPlan:
-        picture = self._pictures.newest
+        picture = self._shown()
         if picture is None:
             raise Unavailable(attempted, got="no plan yet on this controller", next_step="ask again in a moment")
         return picture
