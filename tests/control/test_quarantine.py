@@ -84,9 +84,9 @@ def test_a_fatal_event_closes_its_node_moves_its_job_and_is_released_by_a_word(w
     (closure,) = world.control.care.closures()
     assert (closure.rule, closure.on_engine, len(closure.evidence)) == ("fatal", True, 1)
     assert closure.until_s == pytest.approx(world.clock.now_s() + QUARANTINE_S, abs=60.0)
-    assert world.job(job).attempts[-1].state is AttemptState.STOPPING, "it is to end, saved"
-    world.beat(job, outcome=AttemptState.CANCELLED)
     world.tick(4)
+    ended = world.job(job).attempts[0]
+    assert (ended.state, "drained by health" in ended.reason) == (AttemptState.CANCELLED, True)
     again = world.job(job).attempts[-1]
     assert again.id != first.id
     assert node not in next(iter(world.orders_of(job).values())).nodes
