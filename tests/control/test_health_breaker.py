@@ -182,8 +182,11 @@ def test_node_is_opened_again_once_it_is_well_or_nobody_says_anything_for_a_day(
 
 
 def test_rule_that_goes_back_to_shadow_opens_what_it_closed() -> None:
-    later = decided(health(1, strategy=Strategy.SHADOW), before=decided(health(1)), now_s=NOW_S + 60.0)
+    shadow = replace(health(1, strategy=Strategy.SHADOW), stands=True)
+    later = decided(shadow, before=decided(health(1)), now_s=NOW_S + 60.0)
     assert later.reopen == (node(1),)
+    past = decided(NodeHealth(at=node(1), stands=True), before=decided(health(1)), now_s=NOW_S + 60.0)
+    assert past.reopen == (), "that a rule looks no further back repairs nothing"
 
 
 def test_many_failures_at_once_open_the_breaker_and_leave_everything_as_it_is() -> None:

@@ -149,6 +149,17 @@ def test_a_watcher_that_takes_its_fault_back_opens_the_node(world: World) -> Non
     assert [one.ended_by for one in world.control.care.closures(past=True)] == ["health"]
 
 
+def test_a_rule_that_is_back_in_shadow_opens_what_it_closed(world: World) -> None:
+    world.tick()
+    act(world)
+    tell(world, fault("west-0", cluster="west", at_s=world.clock.now_s()))
+    world.tick(2)
+    world.control.care.demote("fatal", OPS, reason="it was wrong")
+    world.tick(3)
+    assert open_of(world) == []
+    assert condition(world, "west-0") == ("ready", "")
+
+
 def test_a_foreign_cordon_is_never_touched(world: World) -> None:
     world.tick()
     act(world)

@@ -89,7 +89,7 @@ def decide(
 
     A node of which a rule says that it has failed is closed until none says so any more and what was fatal is taken
     back, or until its time is over; one that is suspect is told of, and stays open. That a rule looks no further back
-    does not repair a node. Nodes are asked for in their order, so that
+    does not repair a node; that it is back in shadow opens what it closed. Nodes are asked for in their order, so that
     equal facts give equal answers.
 
     Args:
@@ -106,7 +106,8 @@ def decide(
         place = places.get(health.at)
         failed = [each for each in health.findings if each.state is HealthState.FAILED]
         acts = [each for each in failed if each.strategy is Strategy.ACT]
-        if not acts and not health.stands and health.at in closed:
+        out_of_window = health.stands and not failed  # A rule that is back in shadow finds it still, and keeps nothing.
+        if not acts and not out_of_window and health.at in closed:
             over.add(health.at)
         if place is None or not failed:
             continue
