@@ -166,7 +166,7 @@ class Control:
 
     def health(self) -> Health:
         """Returns how this controller is, also while its store does not answer."""
-        return self.pulse.health(self.store.leader, self.restores.waiting)
+        return self.pulse.health(self.store.leader, self.restores.waiting, self.care.open_breakers)
 
     # ---------------------------------------------------------------- jobs
 

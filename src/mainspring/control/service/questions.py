@@ -10,6 +10,7 @@ from typing import final
 
 from mainspring.control.service.lists import JobFilter
 from mainspring.control.service.metrics.glance import Glances
+from mainspring.control.service.nodes.maps import map_of
 from mainspring.control.service.planning import remedies as remedies_of
 from mainspring.control.service.planning import view_plan, waiting_why, what_if
 from mainspring.control.service.views import find_job, list_nodes, list_verdicts, view_clusters, view_why
@@ -23,6 +24,7 @@ from mainspring.control.store.store import Store
 from mainspring.control.store.tokens import LAB_ITSELF, Caller, sight
 from mainspring.domain.answers import (
     SHOWN_MAX,
+    ClusterMap,
     Glance,
     NodeView,
     PlanLine,
@@ -156,12 +158,24 @@ class Questions:
             wanted = JobFilter(state=JobState.QUEUED, team=team, seen=sight(connection, caller))
             return list_verdicts(connection, wanted, limit=limit)
 
+    def fleet_map(self, caller: Caller = LAB_ITSELF) -> tuple[ClusterMap, ...]:
+        """Returns the map of every cluster, in order of name, which anybody may read."""
+        with self._store.read() as connection:
+            return tuple(map_of(view) for view in view_clusters(connection, self._fleet, self._clock.now_s()))
+
     def nodes(
-        self, cluster: str, caller: Caller = LAB_ITSELF, *, after: str | None = None, limit: int = LIST_MAX
+        self,
+        cluster: str,
+        caller: Caller = LAB_ITSELF,
+        *,
+        within: str | None = None,
+        after: str | None = None,
+        limit: int = LIST_MAX,
     ) -> tuple[NodeView, ...]:
         """Returns the nodes of a cluster, or its slots, in order of name, which anybody may read.
 
         Args:
+            within: Only those in a domain of this name, unless None.
             after: The last one seen, None to begin.
             limit: The most to return, up to `LIST_MAX`.
 
@@ -174,7 +188,7 @@ class Questions:
             view = known.get(ClusterName(cluster))
             if view is None:
                 raise NotFound("list nodes", on=f"cluster {cluster[:80]!r}", wanted=nearest(cluster[:80], known))
-            return list_nodes(connection, view, after=after, limit=limit)
+            return list_nodes(connection, view, within=within, after=after, limit=limit)
 
     def what_if(self, changes: WhatIf, caller: Caller = LAB_ITSELF) -> WhatIfAnswer:
         """Returns what some changes would make of the last plan; nothing of it happens.

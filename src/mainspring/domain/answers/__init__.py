@@ -10,13 +10,16 @@ from mainspring.lazy import names_of
 if TYPE_CHECKING:
     from mainspring.domain.answers.arrivals import ArrivalView, RecordingClaim, Standing
     from mainspring.domain.answers.clusters import (
+        NODE_USES,
         ClusterGlance,
+        ClusterMap,
         ClusterView,
         FailedGlance,
         Glance,
         JobGlance,
         NodeView,
         QueueGlance,
+        RackView,
         TeamUse,
         TeamView,
     )

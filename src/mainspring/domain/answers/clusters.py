@@ -32,6 +32,60 @@ class ClusterView:
     hold: Hold | None = None
 
 
+NODE_USES: Mapping[str, str] = {
+    "f": "all chips in use",
+    "p": "some chips in use",
+    "i": "free",
+    "o": "in use by others",
+    "a": "avoided for now",
+    "c": "closed",
+    "d": "down",
+    "n": "ordered",
+}  # What a node is, as maps have it: its letter, and that in words.
+
+
+@message("RackView")
+class RackView:
+    """Nodes that stand together: those of one rack, or of what the cluster has in place of racks.
+
+    Args:
+        block: The widest domain they are in, "" where the cluster tells of one level at most.
+        rack: The narrowest, "" where it tells of none.
+        uses: A letter of `NODE_USES` for each of its nodes, in order of name.
+    """
+
+    block: str
+    rack: str
+    uses: str
+
+
+@message("ClusterMap")
+class ClusterMap:
+    """One cluster as a map of it shows it: its racks, and its chips in all.
+
+    Args:
+        nodes: By chip type.
+        chips: Chips of all nodes that are there.
+        healthy: Those of nodes that take work, or do some all the same.
+        held: Those that jobs of ours hold.
+        closed: Nodes that take no work, in order of name; of very many, the first.
+    """
+
+    cluster: ClusterName
+    engine: str
+    simulated: bool
+    answering: bool
+    seen_s: float
+    nodes: Mapping[ChipName, int]
+    dollars_per_chip_hour: Mapping[ChipName, float]
+    chips: float
+    healthy: float
+    held: float
+    racks: tuple[RackView, ...]
+    closed: tuple[NodeView, ...] = ()
+    hold: Hold | None = None
+
+
 @message("TeamUse")
 class TeamUse:
     """What a team and those below it hold and have spent: chips by type, and dollars in its budget's window."""
