@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, final
 from urllib.parse import quote, urlencode
 
+from anyio import to_thread
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -67,6 +69,7 @@ _HEADERS = {
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
     "cache-control": "no-store",
 }
+_ONCE = ("done", "export")  # What an address asks for this time alone, and not whenever the page is drawn anew.
 _EXPORTS = {"csv": "text/csv", "json": "application/json"}
 
 
@@ -101,6 +104,16 @@ def create_pages(api: ASGIApp, clock: Clock, dice: Dice) -> Starlette:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """What requests are counted by, as of the API their routes."""
+
+    name: str
+
+
+_PAGE = _Named("page")
+
+
 @final
 class _Guarded:
     """Adds to every answer what keeps a browser from doing more with it than we mean."""
@@ -109,6 +122,9 @@ class _Guarded:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serves one request, which is counted as one of a page."""
+        scope["route"] = _PAGE
+
         async def guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 given = {name for name, _ in message.get("headers", ())}
@@ -261,8 +277,10 @@ async def _viewed(pages: _Pages, view: View, request: Request) -> Response:
             raise NotFound("take a table out", got=repr(f"{name}.{form}"[:80]), wanted=", ".join(shown.grids))
         named = {"content-disposition": f'attachment; filename="{grid.name}.{form}"'}
         return Response(grid.as_csv if form == "csv" else grid.as_json, media_type=_EXPORTS[form], headers=named)
-    here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-    return _drawn(
+    asked = urlencode([(name, value) for name, value in request.query_params.multi_items() if name not in _ONCE])
+    here = request.url.path + (f"?{asked}" if asked else "")
+    drawn = partial(
+        _drawn,
         shown,
         person=visit.person,
         csrf=entry.csrf_of(visit.secret),
@@ -270,6 +288,7 @@ async def _viewed(pages: _Pages, view: View, request: Request) -> Response:
         here=here,
         path=request.url.path,
     )
+    return await to_thread.run_sync(drawn)
 
 
 def _entered(request: Request, secret: str, wanted: str) -> Response:

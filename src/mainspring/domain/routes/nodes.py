@@ -22,12 +22,21 @@ Why = Annotated[str, Query(max_length=REASON_MAX)]
 class NodeCalls:
     """What people and programs ask and say of nodes; see `LabCalls`."""
 
+    @route("GET", "/fleet/map", handler="questions.fleet_map")
+    def fleet_map(self) -> tuple[answers.ClusterMap, ...]:
+        """Shows every cluster rack by rack, a letter a node, with how many chips could work and how many do: what pages
+        draw, a fiftieth of what `/v1/clusters` tells.
+        """
+
     @route("GET", "/clusters/{cluster}/nodes", handler="questions.nodes", operation="list_nodes")
-    def nodes(self, cluster: str, *, after: Named = None, limit: Limit = LIST_MAX) -> tuple[answers.NodeView, ...]:
+    def nodes(
+        self, cluster: str, *, within: Named = None, after: Named = None, limit: Limit = LIST_MAX
+    ) -> tuple[answers.NodeView, ...]:
         """Lists the nodes of a cluster, or its slots, in order of name.
 
         Args:
             cluster: The cluster.
+            within: Only those in a domain of this name: a rack, a block.
             after: Name of the last one seen: the list goes on after it.
             limit: At most so many.
         """

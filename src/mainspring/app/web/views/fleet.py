@@ -13,8 +13,8 @@ from mainspring.app.web.charts import SCALE, Lane, Strip
 from mainspring.app.web.look import Shown
 from mainspring.app.web.tables import Cell, Grid, Heading
 from mainspring.app.web.visit import Visit
-from mainspring.domain.answers import ClusterView, Incident, NodeClosure, TeamView
-from mainspring.domain.fleet import Node, NodeCondition
+from mainspring.control.service.nodes.maps import use_of
+from mainspring.domain.answers import NODE_USES, ClusterMap, Incident, NodeClosure, RackView, TeamView
 from mainspring.domain.ids import ClusterName
 from mainspring.domain.routes import LIST_MAX
 
@@ -23,17 +23,8 @@ TEAMS_SHOWN = 10
 _DAY_S = 86_400.0
 _GOODPUT_DAYS, _FAILURE_DAYS = 1, 28
 _SIDE, _GAP = 7, 1  # Of a node on the map, in pixels.
-_ALONE = 64  # Nodes drawn together where a cluster tells no racks.
-STATES = {
-    "full": "all chips in use",
-    "part": "some chips in use",
-    "free": "free",
-    "foreign": "in use by others",
-    "avoided": "avoided for now",
-    "cordoned": "closed",
-    "down": "down",
-    "coming": "ordered",
-}  # What a node can be on the map.
+LOOKS = dict(zip("fpioacdn", ("full", "part", "free", "foreign", "avoided", "cordoned", "down", "coming"), strict=True))
+assert LOOKS.keys() == NODE_USES.keys()  # How each use looks; `page.css` has their colours.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,35 +47,13 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterMap:
+class ClusterDrawn:
     """A cluster on the map."""
 
-    name: str
     words: str
-    answering: bool
-    seen_s: float
+    cluster: ClusterMap
     blocks: tuple[Block, ...]
-    left_out: int = 0
-
-
-def node_state(node: Node, used_milli: int, *, avoided: bool) -> str:
-    """Returns what a node is on the map: one of `STATES`."""
-    match node.condition:
-        case NodeCondition.DOWN:
-            return "down"
-        case NodeCondition.CORDONED:
-            return "cordoned"
-        case NodeCondition.COMING:
-            return "coming"
-        case NodeCondition.READY:
-            pass
-    if used_milli >= node.chips * 1_000 > 0 or (not node.chips and used_milli):
-        return "full"
-    if used_milli:
-        return "part"
-    if node.foreign_chip_milli >= node.chips * 1_000 > 0:
-        return "foreign"
-    return "avoided" if avoided else "free"
+    left_out: int
 
 
 def cluster_path(cluster: str, **asked: str) -> str:
@@ -100,34 +69,33 @@ def node_path(cluster: str, node: str) -> str:
 async def view_fleet(visit: Visit) -> Shown:
     """Returns the map of the fleet, and what is the matter with it."""
     since = await visit.newest()
-    clusters = await visit.lab.fleet()
+    maps = await visit.lab.fleet_map()
     closures = await visit.lab.closures(past=True)
     incidents = await visit.lab.incidents()
     report = await visit.lab.goodput_report(since_s=visit.now_s - _GOODPUT_DAYS * _DAY_S)
-    states = {view.inventory.cluster: _states(view) for view in clusters}
-    counts = Counter(state for one in states.values() for state in one.values())
-    capacity, healthy, allocated = _chips(clusters, states)
-    ratio = report.whole.ratio
-    funnel = _funnel(capacity, healthy, allocated, None if ratio is None else allocated * ratio)
-    nodes = sum(len(view.inventory.nodes) for view in clusters)
     teams = await visit.lab.teams()
+    counts = {one.cluster: Counter(use for rack in one.racks for use in rack.uses) for one in maps}
+    total = sum(counts.values(), Counter[str]())
+    chips, held = sum(one.chips for one in maps), sum(one.held for one in maps)
+    ratio = report.whole.ratio
+    funnel = _funnel(chips, sum(one.healthy for one in maps), held, None if ratio is None else held * ratio)
     grids = (
-        _clusters(clusters, states),
+        _clusters(maps, counts),
         _incidents(incidents),
         _closed([one for one in closures if one.ended_s is None]),
-        _causes(closures, visit.now_s, nodes),
-        _unready(clusters, states),
+        _causes(closures, visit.now_s, total.total()),
+        _unready(maps),
     )
     words = {
-        "nodes": nodes,
-        "chips": capacity,
-        "trouble": counts["down"] + counts["cordoned"],
+        "nodes": total.total(),
+        "chips": chips,
+        "trouble": total["d"] + total["c"],
         "incidents": len(incidents),
-        "silent": [view.inventory.cluster for view in clusters if not view.answering],
+        "silent": [one.cluster for one in maps if not one.answering],
         "funnel": funnel,
-        "teams": _by_team(teams, capacity),
-        "legend": [(state, meaning, counts[state]) for state, meaning in STATES.items() if counts[state]],
-        "maps": _maps(clusters, states),
+        "teams": _by_team(teams),
+        "legend": [(LOOKS[use], meaning, total[use]) for use, meaning in NODE_USES.items() if total[use]],
+        "maps": _drawn(maps),
     }
     return Shown(
         template="fleet",
@@ -138,31 +106,6 @@ async def view_fleet(visit: Visit) -> Shown:
         since=since,
         every_s=30,
     )
-
-
-def _states(view: ClusterView) -> dict[str, str]:
-    avoided = {one.at.node for one in view.avoided}
-    return {
-        node.name: node_state(node, view.used_chip_milli.get(node.name, 0), avoided=node.name in avoided)
-        for node in view.inventory.nodes
-    }
-
-
-def _chips(
-    clusters: Sequence[ClusterView], states: Mapping[ClusterName, Mapping[str, str]]
-) -> tuple[float, float, float]:
-    """Returns how many chips there are, how many of them could work, and how many jobs hold."""
-    capacity = healthy = allocated = 0.0
-    for view in clusters:
-        own = states[view.inventory.cluster]
-        for node in view.inventory.nodes:
-            if own[node.name] == "coming":
-                continue
-            used = view.used_chip_milli.get(node.name, 0) / 1_000
-            capacity += node.chips
-            healthy += node.chips if own[node.name] not in ("down", "cordoned") else used
-            allocated += used
-    return capacity, healthy, allocated
 
 
 def _funnel(capacity: float, healthy: float, allocated: float, productive: float | None) -> tuple[Lane, ...]:
@@ -190,7 +133,7 @@ def _funnel(capacity: float, healthy: float, allocated: float, productive: float
     )
 
 
-def _by_team(teams: Sequence[TeamView], capacity: float) -> tuple[Lane, ...]:
+def _by_team(teams: Sequence[TeamView]) -> tuple[Lane, ...]:
     """Returns how many chips each team holds itself, those that hold most first."""
     held = {view.team.name: sum(view.use.chips.values()) for view in teams if view.use}
     own = dict(held)
@@ -198,96 +141,77 @@ def _by_team(teams: Sequence[TeamView], capacity: float) -> tuple[Lane, ...]:
         if view.team.parent in own:
             own[view.team.parent] -= held.get(view.team.name, 0.0)
     most = sorted(((chips, name) for name, chips in own.items() if chips > 0), reverse=True)
-    rest = sum(chips for chips, _ in most[TEAMS_SHOWN:])
-    shown = [*most[:TEAMS_SHOWN], *([(rest, f"{len(most) - TEAMS_SHOWN} others")] if rest else [])]
-    scale = SCALE / max(1.0, capacity, sum(own.values()))
-    return tuple(
+    scale = SCALE / max((chips for chips, _ in most), default=1.0)
+    lanes = [
         Lane(
             label=name,
             value=f"{chips:,.0f}",
             strips=(Strip(x=0, width=round(chips * scale, 2), tone="use-data", says=f"{name}: {chips:,.0f} chips"),),
         )
-        for chips, name in shown
-    )
+        for chips, name in most[:TEAMS_SHOWN]
+    ]
+    if rest := most[TEAMS_SHOWN:]:
+        lanes.append(Lane(label=f"{len(rest)} others", value=f"{sum(chips for chips, _ in rest):,.0f}", strips=()))
+    return tuple(lanes)
 
 
 # ---------------------------------------------------------------- the map
 
 
-def _maps(clusters: Sequence[ClusterView], states: Mapping[ClusterName, Mapping[str, str]]) -> tuple[ClusterMap, ...]:
+def _drawn(maps: Sequence[ClusterMap]) -> tuple[ClusterDrawn, ...]:
     left = DRAWN_MAX
     made = []
-    for view in clusters:
-        inventory = view.inventory
-        drawn = inventory.nodes[:left]
-        left -= len(drawn)
-        kinds = Counter(node.chip for node in inventory.nodes)
-        chips = ", ".join(f"{count:,} nodes of {chip}" for chip, count in sorted(kinds.items()))
-        words = f"{inventory.engine}{', simulated' if inventory.simulated else ''}: {chips or 'no nodes'}"
-        made.append(
-            ClusterMap(
-                name=inventory.cluster,
-                words=words,
-                answering=view.answering,
-                seen_s=view.seen_s,
-                blocks=_blocks(inventory.cluster, drawn, states[inventory.cluster]),
-                left_out=len(inventory.nodes) - len(drawn),
-            )
-        )
+    for one in maps:
+        blocks: dict[str, list[Rack]] = defaultdict(list)
+        left_out = 0
+        for rack in one.racks:
+            if len(rack.uses) > left:
+                left_out += len(rack.uses)
+                continue
+            left -= len(rack.uses)
+            blocks[rack.block].append(_rack(one.cluster, rack))
+        kinds = ", ".join(f"{count:,} nodes of {chip}" for chip, count in one.nodes.items())
+        words = f"{one.engine}{', simulated' if one.simulated else ''}: {kinds or 'no nodes'}"
+        drawn = tuple(Block(name=name, racks=tuple(racks)) for name, racks in blocks.items())
+        made.append(ClusterDrawn(words=words, cluster=one, blocks=drawn, left_out=left_out))
     return tuple(made)
 
 
-def _blocks(cluster: str, nodes: Sequence[Node], states: Mapping[str, str]) -> tuple[Block, ...]:
-    placed: dict[str, dict[str, list[Node]]] = defaultdict(lambda: defaultdict(list))
-    for number, node in enumerate(nodes):
-        domains = dict(node.domains)
-        narrow = node.domains[-1][1] if node.domains else ""
-        wide = node.domains[0][1] if len(domains) > 1 else ""
-        placed[wide][narrow or f"{number // _ALONE + 1}"].append(node)
-    return tuple(
-        Block(name=wide, racks=tuple(_rack(cluster, narrow, some, states) for narrow, some in racks.items()))
-        for wide, racks in placed.items()
-    )
-
-
-def _rack(cluster: str, name: str, nodes: Sequence[Node], states: Mapping[str, str]) -> Rack:
-    columns = 4 if len(nodes) <= 16 else 8 if len(nodes) <= _ALONE else 16
+def _rack(cluster: str, rack: RackView) -> Rack:
+    count = len(rack.uses)
+    columns = 4 if count <= 16 else 8 if count <= 64 else 16
     shapes: dict[str, list[str]] = defaultdict(list)
-    for number, node in enumerate(nodes):
+    for number, use in enumerate(rack.uses):
         x, y = number % columns * (_SIDE + _GAP), number // columns * (_SIDE + _GAP)
-        shapes[states[node.name]].append(f"M{x} {y}h{_SIDE}v{_SIDE}h-{_SIDE}z")
-    said = ", ".join(f"{len(shapes[state])} {meaning}" for state, meaning in STATES.items() if state in shapes)
-    rows = (len(nodes) + columns - 1) // columns
+        shapes[use].append(f"M{x} {y}h{_SIDE}v{_SIDE}h-{_SIDE}z")
+    said = ", ".join(f"{len(shapes[use])} {meaning}" for use, meaning in NODE_USES.items() if use in shapes)
     return Rack(
-        says=f"{name}: {said}",
-        link=cluster_path(cluster, rack=name) if nodes[0].domains else cluster_path(cluster),
-        width=min(columns, len(nodes)) * (_SIDE + _GAP),
-        height=rows * (_SIDE + _GAP),
-        paths=tuple((state, "".join(some)) for state, some in shapes.items()),
+        says=f"{rack.rack}: {said}" if rack.rack else said,
+        link=cluster_path(cluster, rack=rack.rack) if rack.rack else cluster_path(cluster),
+        width=min(columns, count) * (_SIDE + _GAP),
+        height=(count + columns - 1) // columns * (_SIDE + _GAP),
+        paths=tuple((LOOKS.get(use, "coming"), "".join(some)) for use, some in shapes.items()),
     )
 
 
 # ---------------------------------------------------------------- tables
 
 
-def _clusters(clusters: Sequence[ClusterView], states: Mapping[ClusterName, Mapping[str, str]]) -> Grid:
+def _clusters(maps: Sequence[ClusterMap], counts: Mapping[ClusterName, Counter[str]]) -> Grid:
     rows = []
-    for view in clusters:
-        inventory, counts = view.inventory, Counter(states[view.inventory.cluster].values())
-        capacity, healthy, allocated = _chips([view], states)
-        prices = ", ".join(f"{chip} ${price:.2f}" for chip, price in sorted(inventory.dollars_per_chip_hour.items()))
-        answers = tables.text("answers", tone="good") if view.answering else tables.text("silent", tone="bad")
+    for one in maps:
+        prices = ", ".join(f"{chip} ${price:.2f}" for chip, price in sorted(one.dollars_per_chip_hour.items()))
         rows.append(
             (
-                tables.text(inventory.cluster, link=cluster_path(inventory.cluster)),
-                tables.text(f"{inventory.engine}{' (simulated)' if inventory.simulated else ''}"),
-                answers,
-                tables.number(len(inventory.nodes), ",d"),
-                tables.number(counts["down"] + counts["cordoned"], ",d"),
-                tables.number(capacity, ",.0f"),
-                tables.percent(allocated / healthy if healthy else None),
+                tables.text(one.cluster, link=cluster_path(one.cluster)),
+                tables.text(f"{one.engine}{' (simulated)' if one.simulated else ''}"),
+                tables.text("answers", tone="good") if one.answering else tables.text("silent", tone="bad"),
+                tables.number(sum(one.nodes.values()), ",d"),
+                tables.number(counts[one.cluster]["d"] + counts[one.cluster]["c"], ",d"),
+                tables.number(one.chips, ",.0f"),
+                tables.percent(one.held / one.healthy if one.healthy else None),
                 tables.text(prices or "-"),
-                tables.text(str(view.hold) if view.hold else "-"),
+                tables.text(str(one.hold) if one.hold else "-"),
             )
         )
     headings = (
@@ -399,23 +323,19 @@ def _causes(closures: Sequence[NodeClosure], now_s: float, nodes: int) -> Grid:
     return Grid(name="causes", title=title, headings=headings, rows=rows, empty="No node was closed in that time.")
 
 
-def _unready(clusters: Sequence[ClusterView], states: Mapping[ClusterName, Mapping[str, str]]) -> Grid:
+def _unready(maps: Sequence[ClusterMap]) -> Grid:
     rows: list[tuple[Cell, ...]] = []
-    for view in clusters:
-        avoided = {one.at.node: one for one in view.avoided}
-        for node in view.inventory.nodes:
-            state = states[view.inventory.cluster][node.name]
-            if state not in ("down", "cordoned", "coming", "avoided") or len(rows) >= LIST_MAX:
-                continue
-            kept = avoided.get(node.name)
+    for one in maps:
+        for view in one.closed[: LIST_MAX - len(rows)]:
+            node, use = view.node, use_of(view.node, view.used_chip_milli, avoided=view.avoided is not None)
             rows.append(
                 (
-                    tables.text(node.name, link=node_path(view.inventory.cluster, node.name)),
-                    tables.text(view.inventory.cluster),
+                    tables.text(node.name, link=node_path(one.cluster, node.name)),
+                    tables.text(one.cluster),
                     tables.text(" ".join(name for _, name in node.domains) or "-"),
-                    Cell(text=STATES[state], value=state, tone=state),
+                    Cell(text=NODE_USES[use], value=NODE_USES[use], tone=LOOKS[use]),
                     tables.text(node.condition_owner or "-"),
-                    tables.text(node.condition_reason or (kept.reason if kept else "") or "-"),
+                    tables.text(node.condition_reason or (view.avoided.reason if view.avoided else "") or "-"),
                 )
             )
     headings = (

@@ -43,7 +43,6 @@ def jobs_grid(jobs: Sequence[JobView], *, name: str, title: str, empty: str, mor
 def _row(job: JobView) -> tuple[Cell, ...]:
     spec = job.spec.with_overrides(job.overrides)
     attempt = job.attempts[-1] if job.attempts else None
-    over = ended(job.state)
     named, state = tables.job_link(job.id, spec.name), tables.state(job.state.value)
     if job.array is not None:
         title = f"{spec.name.removesuffix(f'-{job.array.index}')}-[0..{job.array.count - 1}]"
@@ -60,7 +59,7 @@ def _row(job: JobView) -> tuple[Cell, ...]:
         state,
         tables.text(asks(spec)),
         tables.text(where(attempt) if attempt else "-"),
-        tables.number(len(attempt.nodes) if attempt and not over else None, ",d"),
+        tables.number(len(attempt.nodes) if attempt and attempt.ended_s is None else None, ",d"),
         tables.number(job.step if job.step >= 0 else None, ",d"),
         tables.moment(job.submitted_s),
         tables.expected(job.start_s, exact=job.exact) if job.state is JobState.QUEUED else tables.text("-"),

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from mainspring.app.web import tables
 from mainspring.app.web.inside import Inside
 from mainspring.app.web.look import Shown
 from mainspring.app.web.tables import Cell, Grid, Heading
-from mainspring.app.web.views.fleet import STATES, cluster_path, node_path, node_state
+from mainspring.app.web.views.fleet import LOOKS, cluster_path, node_path
 from mainspring.app.web.visit import Visit
-from mainspring.domain.answers import ClosureKind, NewClosure, NodeView
+from mainspring.control.service.nodes.maps import use_of
+from mainspring.domain.answers import NODE_USES, ClosureKind, NewClosure, NodeView
 from mainspring.domain.errors import InvalidInput
 from mainspring.domain.routes import LIST_MAX
 from mainspring.domain.team import Right
@@ -19,16 +20,9 @@ from mainspring.domain.team import Right
 async def view_cluster(visit: Visit) -> Shown:
     """Returns the nodes of a cluster, or of one of its racks."""
     cluster, rack = visit.request.path_params["cluster"], visit.asked("rack")
-    found: list[NodeView] = []
-    after = visit.asked("after") or None
-    page: tuple[NodeView, ...] = ()
-    while len(found) < LIST_MAX:
-        page = await visit.lab.nodes(cluster, after=after)
-        found += [view for view in page if not rack or rack in dict(view.node.domains).values()]
-        if len(page) < LIST_MAX or not rack:
-            break
-        after = page[-1].node.name
-    more = cluster_path(cluster, after=page[-1].node.name) if len(page) == LIST_MAX and not rack else ""
+    found = await visit.lab.nodes(cluster, within=rack or None, after=visit.asked("after") or None)
+    asked = {"after": found[-1].node.name, **({"rack": rack} if rack else {})} if len(found) == LIST_MAX else {}
+    more = cluster_path(cluster, **asked) if asked else ""
     grid = _nodes(cluster, found, more)
     return Shown(
         template="cluster",
@@ -39,11 +33,11 @@ async def view_cluster(visit: Visit) -> Shown:
     )
 
 
-def _nodes(cluster: str, found: list[NodeView], more: str) -> Grid:
+def _nodes(cluster: str, found: Sequence[NodeView], more: str) -> Grid:
     rows = []
     for view in found:
         node = view.node
-        state = node_state(node, view.used_chip_milli, avoided=view.avoided is not None)
+        use = use_of(node, view.used_chip_milli, avoided=view.avoided is not None)
         health = view.health
         rows.append(
             (
@@ -52,7 +46,7 @@ def _nodes(cluster: str, found: list[NodeView], more: str) -> Grid:
                 tables.text(node.chip),
                 tables.number(node.chips, "d"),
                 tables.number(view.used_chip_milli / 1_000),
-                Cell(text=STATES[state], value=state, tone=state),
+                Cell(text=NODE_USES[use], tone=LOOKS[use]),
                 tables.text(health.state.value, tone=health.state.value) if health else tables.text("-"),
                 tables.text(node.condition_reason or (view.avoided.reason if view.avoided else "") or "-"),
             )
@@ -77,7 +71,7 @@ async def view_node(visit: Visit) -> Shown:
     history = await visit.lab.node_history(cluster, name)
     seen = await visit.lab.health_events(cluster=cluster, node=name)
     closures = [one for one in await visit.lab.closures(cluster=cluster) if one.node == name]
-    state = node_state(view.node, view.used_chip_milli, avoided=view.avoided is not None)
+    use = use_of(view.node, view.used_chip_milli, avoided=view.avoided is not None)
     changes = Grid(
         name="history",
         title="What happened to it",
@@ -112,8 +106,8 @@ async def view_node(visit: Visit) -> Shown:
         "cluster": cluster,
         "view": view,
         "node": view.node,
-        "state": state,
-        "meaning": STATES[state],
+        "look": LOOKS[use],
+        "meaning": NODE_USES[use],
         "closures": closures,
         "kinds": [kind.value for kind in ClosureKind],
         "may_close": visit.may(Right.HOLD_FLEET),

@@ -44,9 +44,7 @@ async def view_queue(visit: Visit) -> Shown:
         "running": counts.get("running", 0),
         "form": form,
         "tiers": [tier.value for tier in Tier],
-        "clusters": sorted(
-            {start.cluster for start in plan.starts} | {one.inventory.cluster for one in await visit.lab.fleet()}
-        ),
+        "clusters": [one.cluster for one in await visit.lab.fleet_map()],
         "wrong": wrong,
         "tried": tried is not None,
         "changes": change_facts(tried) if tried else {},
