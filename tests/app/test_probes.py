@@ -9,11 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from mainspring.app.sdk.lab import Lab
 from mainspring.app.server.programs.probes import SICK
 from mainspring.domain import codec
+from mainspring.domain.answers import NewToken
 from mainspring.domain.hardware.health import HealthEvent, Strategy
+from mainspring.domain.routes import Calls
+from mainspring.domain.team import TeamRole
 from mainspring.node.probes.sweep.meeting import free_port
 from tests.node.recorded import Recorded
+
+from .conftest import until
 
 pytestmark = pytest.mark.slow
 LIMIT_S = 240
@@ -135,3 +141,19 @@ def test_a_sweep_that_nobody_can_meet_in_says_why(variables: dict[str, str], sai
     assert ended.returncode == 2
     assert said in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_what_a_watch_sees_is_in_the_lab_once_however_often_it_is_told(lab: Lab, tmp_path: Path) -> None:
+    Recorded(tmp_path).log("NVRM: Xid (PCI:0000:cb:00): 79, GPU has fallen off the bus.")
+    until(lambda: any(node.node.name == "alpha-0" for node in lab.nodes("alpha")), "the cluster to answer")
+    server = lab.home.server()
+    assert server is not None
+    secret = lab.call(Calls.new_token, NewToken(holder="probes", role=TeamRole.WATCHER)).secret
+    words = ("--cluster", "alpha", "--node", "alpha-0", "--root", str(tmp_path), "--since", "1e12", "--once")
+    for _ in range(2):
+        ended = _probes(*words, "--seconds", "0", "--to", server.url, MAINSPRING_TOKEN=secret)
+        assert ended.returncode == SICK, ended.stderr
+    told = [view.event for view in lab.call(Calls.health_events) if view.event.check == "xid"]
+    assert [(event.scope.part, event.codes, event.fatal) for event in told] == [("0000:cb:00.0", ("79",), True)]
+    ended = _probes(*words, "--seconds", "0", "--to", server.url, MAINSPRING_TOKEN="nobody's")
+    assert (ended.returncode, "HTTP 401" in ended.stderr) == (6, True)

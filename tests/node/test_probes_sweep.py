@@ -177,6 +177,7 @@ def test_strangers_who_call_are_hung_up_on() -> None:
         plan = SweepPlan(count=1, seconds=0.1, limit_s=1.0, meet_s=2.0)
         leading = SweepLead(listener, plan, SystemClock())
         lines = [b"GET / HTTP/1.1\r\n\r\n", b'{"rank": 99, "node": "x", "host": "h", "port": 1}\n', b"\x00" * 70_000]
+        lines.append(b'{"rank": 0, "node": "../../etc/cron.d/x", "host": "h", "port": 1}\n')
         callers = [socket.create_connection(listener.getsockname()) for _ in lines]
         for caller, line in zip(callers, lines, strict=True):
             caller.sendall(line)

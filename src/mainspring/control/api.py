@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import Annotated, Any, cast
 
 import fastapi
-from anyio import to_thread
+from anyio import CapacityLimiter, to_thread
 from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response, StreamingResponse
@@ -68,6 +68,7 @@ _STATUSES: tuple[tuple[type[MainspringError], int], ...] = (
     (Unavailable, 503),
 )  # The first that fits.
 _KEY = Annotated[str | None, fastapi.Header(alias=KEY_HEADER, description="Under one key a call is done once.")]
+_TELLING_MAX = 2  # Batches of health events read at once: a burst of them leaves the loop its share of the interpreter.
 _bearer = HTTPBearer(auto_error=False)
 STRANGERS_BYTES_MAX = 2 * answers.ID_TOKEN_LENGTH_MAX  # What is read of a body whose sender shows no token.
 DOCS = "/docs"  # Where people try calls from a browser; what it shows comes from this server alone.
@@ -95,6 +96,7 @@ def create_app(control: Control, arrivals: Arrivals | None = None, logins: Login
     app.state.familiar = Familiar()
     app.state.metrics = Metrics(control)
     app.state.submits = Trips(_submit_each)
+    app.state.telling = CapacityLimiter(_TELLING_MAX)
     for route in sorted(ROUTES, key=lambda one: not one.bare):  # A request is held against one after the other.
         app.router.add_api_route(
             route.path,
@@ -170,7 +172,7 @@ async def _enter(
     def entered() -> Response:
         return cast(Response, serve(request=request, caller=_caller(route, request, secret), **given))
 
-    return await to_thread.run_sync(entered)
+    return await to_thread.run_sync(entered, limiter=request.app.state.telling if route is Calls.tell_health else None)
 
 
 def _serve(

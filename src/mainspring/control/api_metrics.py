@@ -85,11 +85,11 @@ def _tell(scope: Scope, operation: str, status: int, seconds: float) -> None:
     """Writes a line of what people change, and of what the server could not answer; of nothing that a stranger asks."""
     caller = scope.get("state", {}).get("caller")
     changes = scope["method"] not in ("GET", "HEAD") and caller is not None and caller.attempt is None
-    if (changes or status >= 500) and _log.isEnabledFor(logging.INFO):
+    if (changes or (status >= 500 and caller is not None)) and _log.isEnabledFor(logging.INFO):
         job = str(scope.get("path_params", {}).get("job", ""))
         facts = {"operation": operation, "status": status, "seconds": round(seconds, 6)}
-        whose = {"holder": caller.holder, "team": caller.team} if caller is not None else {}
-        _log.info("%s is answered %d", operation, status, extra=facts | whose | {"job_id": job[:ID_LENGTH_MAX]})
+        whose = {"holder": caller.holder, "team": caller.team, "job_id": job[:ID_LENGTH_MAX]}
+        _log.info("%s is answered %d", operation, status, extra=facts | whose)
 
 
 def read_metrics(*, request: Request, caller: Caller) -> Response:

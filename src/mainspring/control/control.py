@@ -99,7 +99,7 @@ class Control:
         self._engines = dict(engines)
         self.dice = dice
         self._access = access
-        self.questions = Questions(store, self.pictures, self.fleet, clock)
+        self.questions = Questions(store, self.pictures, self.fleet, clock, self.wake.set, settings=self.settings)
         keys = SecretKeys(access.secret_keys, dice)
         machines = KnownMachines(self.fleet, self._engines)
         self._submits = Submits(store, machines, clock, dice, keys, self.wake.set, settings=self.settings)
@@ -166,7 +166,7 @@ class Control:
 
     def health(self) -> Health:
         """Returns how this controller is, also while its store does not answer."""
-        return self.pulse.health(self.store.leader, self.restores.waiting)
+        return self.pulse.health(self.store.leader, self.restores.waiting, self.care.open_breakers)
 
     # ---------------------------------------------------------------- jobs
 

@@ -35,6 +35,7 @@ VERBS = {
     **{name: name for name in ("demo", "simulate", "plan", "goodput")},
     **dict.fromkeys(("fleet", "history", "gc"), "history"),
     "alerts": "metrics.metrics",
+    "top": "metrics.top",
     "audit": "people.audit",
     **dict.fromkeys(("login", "logout", "whoami"), "people.login"),
     "web": "people.web",

@@ -25,11 +25,13 @@ class NodeHealth:
     Args:
         findings: The rules that hold, in their order.
         lemon_score: See `lemon_score`.
+        stands: Whether something fatal was said that nobody has taken back, however long ago.
     """
 
     at: NodeRef
     findings: tuple[Finding, ...] = ()
     lemon_score: float = 0.0
+    stands: bool = False
 
     @property
     def state(self) -> HealthState:
@@ -101,6 +103,11 @@ class HealthFold:
         told = self._told.setdefault(at, _Told())
         told.cleared_s = max(told.cleared_s, at_s)
 
+    def size(self, at: NodeRef) -> int:
+        """Returns how many events of a node are remembered: what it takes to tell how it is."""
+        told = self._told.get(at)
+        return 0 if told is None else len(told.events)
+
     def nodes(self) -> tuple[NodeRef, ...]:
         """Returns the nodes of which anything is remembered, in order."""
         return tuple(sorted(self._told))
@@ -119,6 +126,7 @@ class HealthFold:
             at=at,
             findings=findings(self._rules, since, standing, faults, now_s),
             lemon_score=lemon_score(faults),
+            stands=any(each.fatal for each in standing),
         )
 
     def forget(self, now_s: float) -> None:

@@ -11,9 +11,14 @@ if TYPE_CHECKING:
     from mainspring.domain.answers.arrivals import ArrivalView, RecordingClaim, Standing
     from mainspring.domain.answers.clusters import (
         NODE_USES,
+        ClusterGlance,
         ClusterMap,
         ClusterView,
+        FailedGlance,
+        Glance,
+        JobGlance,
         NodeView,
+        QueueGlance,
         RackView,
         TeamUse,
         TeamView,

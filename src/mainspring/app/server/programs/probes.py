@@ -32,9 +32,11 @@ if TYPE_CHECKING:
     from mainspring.node.probes.telling import HttpPost
 
 ONCE_S = SETTLED_S + 1.5  # So long a port has to be down before it counts, and a counter has to be read twice.
-SINCE_S = 600.0  # What the kernel logged before that was told by the time before, or will not come back.
+ONCE_SINCE_S = 600.0  # What the kernel logged before that was told by the look before.
+SINCE_S = 86_400.0  # As far as rules look back; what was told before is known again.
 OTHERS = {
     "measure": "mainspring.app.server.programs.measure",
+    "network": "mainspring.app.server.programs.network",
     "sweep": "mainspring.app.server.programs.sweep",
 }
 TOLD_S = 10.0  # How long a watch that ends waits for a controller.
@@ -79,9 +81,9 @@ def watch(words: argparse.Namespace, reader: DeviceReader | None) -> int:
         outgoing = Outgoing(post_of(words), clock=clock, dice=dice)
     seconds = ONCE_S if words.once and words.seconds is None else words.seconds
     over_s = float("inf") if seconds is None else clock.monotonic_s() + seconds
-    since_s = clock.now_s() - words.since
+    since = words.since if words.since is not None else ONCE_SINCE_S if words.once else SINCE_S
     looked = Watch(
-        watchers_of(words.root, reader, since_s=since_s),
+        watchers_of(words.root, reader, since_s=clock.now_s() - since),
         Teller(cluster, node, dice, strategy=strategy),
         clock,
         left_out=outgoing.take_left_out if outgoing else lambda: 0,
@@ -99,7 +101,7 @@ def watch(words: argparse.Namespace, reader: DeviceReader | None) -> int:
             if ended.wait(max(0.0, left_s)) or clock.monotonic_s() >= over_s:
                 break
         if outgoing is not None and not outgoing.drain(TOLD_S):
-            raise Unavailable("tell what was seen", on=words.to, got=f"no answer in {TOLD_S:g} s")
+            raise Unavailable("tell what was seen", on=words.to, got=outgoing.trouble or f"no answer in {TOLD_S:g} s")
     finally:
         looked.close()
     return SICK if words.once and sick else 0

@@ -90,7 +90,7 @@ def _sweep(words: argparse.Namespace) -> int:
         outgoing = Outgoing(post, clock=clock, dice=SystemDice())
         outgoing.add(told)
         if not outgoing.drain(TOLD_S):
-            raise Unavailable("tell what was found", on=words.to, got=f"no answer in {TOLD_S:g} s")
+            raise Unavailable("tell what was found", on=words.to, got=outgoing.trouble or f"no answer in {TOLD_S:g} s")
     return 0
 
 

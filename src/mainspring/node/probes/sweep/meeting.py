@@ -21,6 +21,7 @@ from typing import IO, TypeVar, final
 
 from mainspring.domain import codec
 from mainspring.domain.errors import InvalidMessage, Unavailable
+from mainspring.domain.ids import checked_name
 from mainspring.domain.ports import Clock
 from mainspring.node.probes.sweep.pairing import SLOW_RATIO, Grouped, Isolated, isolated, next_groups
 from mainspring.node.probes.sweep.verdicts import Alone, Measure
@@ -91,6 +92,14 @@ class SweepHello:
     node: str
     host: str
     port: int
+
+    def __post_init__(self) -> None:
+        """Checks the name: files and events are named by it.
+
+        Raises:
+            InvalidInput: It is none.
+        """
+        checked_name(self.node, "node")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
