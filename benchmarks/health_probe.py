@@ -48,7 +48,7 @@ def main() -> None:
 def probe(root: str, seconds: float, url: str) -> int:
     """Runs the program over a recorded node."""
     from mainspring.app.server.programs.probes import arguments_of, watch
-    from mainspring.node.probes.devices import DeviceReading, XidSeen
+    from mainspring.node.probes.watchers.devices import DeviceReading, XidSeen
 
     class Recorded:
         """GPUs that answer as healthy ones did."""
@@ -83,8 +83,8 @@ class Node:
     """The files of a node, and what goes on there."""
 
     def __init__(self, root: Path) -> None:
-        from mainspring.node.probes.counters import COUNTERS as KNOWN
-        from mainspring.node.probes.counters import PORT, PORT_HARDWARE
+        from mainspring.node.probes.watchers.counters import COUNTERS as KNOWN
+        from mainspring.node.probes.watchers.counters import PORT, PORT_HARDWARE
 
         self.root = root
         self.records = 0

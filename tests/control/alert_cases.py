@@ -177,6 +177,14 @@ CASES = (
         says="3 allocations run that the store does not know; they wait for an operator.",
     ),
     Case(
+        "MainspringBreakerOpen",
+        (("mainspring_breaker_open{cluster='west',instance='a'}", "0x5 1x20 0x5"),),
+        fires=("7m", "25m"),
+        silent=("5m", "27m"),
+        labels=WEST,
+        says="Too many nodes of west were to be closed at once; none is until somebody has looked.",
+    ),
+    Case(
         "MainspringArchiveBehind",
         (("mainspring_archive_behind_seconds{instance='a'}", "86400x10 259200x90 0x10"),),
         fires=("75m", "100m"),

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.control.service.agents import layout
-from mainspring.control.store.holdings import AllocationRecord
+from mainspring.control.store.holdings import AllocationRecord, layout
 from mainspring.domain.errors import Conflict, InvalidMessage, NotAllowed, NotFound
 from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, JobId, NodeName, RoleName
 from mainspring.domain.life import AllocationState, AttemptState, JobState

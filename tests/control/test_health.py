@@ -106,7 +106,7 @@ def test_a_store_that_does_not_answer_makes_the_controller_unready_and_not_dead(
     def silent() -> Lease:
         raise Unavailable("read the store", got="no answer")
 
-    health = world.control.pulse.health(silent, world.control.restores.waiting)
+    health = world.control.pulse.health(silent, world.control.restores.waiting, world.control.care.open_breakers)
     assert {check.name: check.words for check in health.checks if check.words} == {
         "lead": "its lease cannot be read",
         "store": "could not read the store; got no answer",

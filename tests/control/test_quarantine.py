@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from tests.control.told_of_nodes import fault, well
 
 from mainspring.control import Caller
+from mainspring.control.api_metrics import Metrics
 from mainspring.control.health.quarantines import QUARANTINE_S
 from mainspring.control.loop.nodes.known import OwnKnowledge
 from mainspring.control.store.schema import health_events
@@ -114,6 +115,27 @@ def test_why_says_that_a_node_is_in_quarantine(world: World) -> None:
     assert "node east-0 of east is drained by olga: quarantine: burn-in failed" in told
 
 
+def test_who_only_changes_a_quarantine_or_lets_its_time_pass_has_not_looked_at_its_node(world: World) -> None:
+    world.tick()
+    act(world)
+    tell(world, fault("west-0", cluster="west", at_s=world.clock.now_s()))
+    world.tick(2)
+    asked = NewClosure(kind=ClosureKind.QUARANTINE, reason="burn-in", hours=0.01)
+    world.control.care.close("west", "west-0", asked, OPS)
+    world.control.care.close("west", "west-0", NewClosure(kind=asked.kind, reason="burn-in 2", hours=0.02), OPS)
+    assert world.control.care.closures()[0].reason == "burn-in 2"
+    world.tick(4, seconds=30.0)
+    assert open_of(world) == [("west-0", "health", "quarantine")]
+    world.loop.resign()
+    world.restart()
+    world.tick(2)
+    assert open_of(world) == [("west-0", "health", "quarantine")], "a new leader folds the same"
+    namesake = Caller(role=TeamRole.OPERATOR, team=LAB, holder="health")
+    world.control.care.close("west", "west-1", NewClosure(kind=ClosureKind.CORDON, reason="mine"), namesake)
+    world.tick(3)
+    assert ("west-1", "health, a person", "cordon") in open_of(world), "no rule opens what a person closed"
+
+
 def test_a_watcher_that_takes_its_fault_back_opens_the_node(world: World) -> None:
     world.tick()
     act(world)
@@ -187,6 +209,13 @@ def test_the_breaker_keeps_everything_as_it_is_until_somebody_resets_it(world: W
     world.tick(3)
     assert len(open_of(world)) == 2, "nothing is opened either"
     assert kinds(world).count("breaker_opened") == 1
+    check = next(one for one in world.control.health().checks if one.name == "breaker of west")
+    assert (check.status.value, "3 of 4 nodes" in check.words) == ("degraded", True)
+    shown = Metrics(world.control).read(OPS, "")[0].decode()
+    assert 'mainspring_breaker_open{cluster="west"} 1.0' in shown
+    assert 'mainspring_breaker_open{cluster="east"} 0.0' in shown
+    assert 'mainspring_nodes_closed{by="health",closure="quarantine",cluster="west"} 2.0' in shown
+    assert 'mainspring_nodes_health{cluster="west",state="failed"} 3.0' in shown
     world.restart()
     world.tick(3)
     assert len(open_of(world)) == 2, "nor after a new start"
@@ -220,14 +249,17 @@ def test_a_cordon_that_an_engine_lost_is_told_again_and_one_that_died_half_told_
     world.tick(2, seconds=100.0)
     world.tick(2)
     assert condition(world, "west-0") == ("cordoned", "olga")
+    world.control.care.close("west", "west-1", NewClosure(kind=ClosureKind.CORDON, reason="a fan"), OPS)
     for step in world.loop.steps():
-        if step.value == "committed":
-            break  # It dies before it could tell the engine.
-    world.control.care.open("west", "west-0", OPS, reason="well")
+        if step.value == "acted":
+            break  # The engine has it, and the controller dies before it could write that.
+    assert condition(world, "west-1") == ("cordoned", "olga")
+    for node in ("west-0", "west-1"):
+        world.control.care.open("west", node, OPS, reason="well")
     world.loop.resign()
     world.restart()
     world.tick(3)
-    assert condition(world, "west-0") == ("ready", "")
+    assert [condition(world, node) for node in ("west-0", "west-1")] == [("ready", "")] * 2
 
 
 def test_an_engine_that_does_not_answer_is_told_later(world: World) -> None:
@@ -263,20 +295,22 @@ def test_what_the_runtime_knows_becomes_health_events(world: World) -> None:
     world.beat(
         job,
         ("rank_slow", {"rank": 0, "node": node, "ratio": 2.5}),
+        ("replicas_differ", {"generation": 1, "step": 9, "ranks": 3, "odd": "0", "nodes": node}),
+        ("replicas_differ", {"generation": 1, "step": 12, "ranks": 2, "odd": "", "nodes": ""}),
         ("agent_lost", {"agent": 0, "node": node}),
         ("rank_exited", {"generation": 1, "rank": 0, "exit_code": -11, "step": 3, "last_words": "secret words"}),
         ("hang", {"generation": 1, "step": 3, "silent_s": 90.0, "odd": "0", "evidence": "more secrets"}),
     )
     world.tick(2)
     told = {one.event.check: one.event for one in world.control.care.events()}
-    assert sorted(told) == ["agent-lost", "hang", "rank-exit", "straggler"]
+    assert sorted(told) == ["agent-lost", "hang", "rank-exit", "replicas", "straggler"]
     assert {one.scope.node for one in told.values()} == {node}
     assert {(one.source.name, one.source.session, one.job) for one in told.values()} == {("runtime", at.id, job)}
     assert not [one for one in told.values() if "secret" in one.message], "whoever reads of nodes may not read of jobs"
     world.tick(2)
     with world.control.store.write() as connection:
         OwnKnowledge().take(connection, world.clock.now_s())
-        assert connection.execute(sa.select(sa.func.count()).select_from(health_events)).scalar_one() == 4
+        assert connection.execute(sa.select(sa.func.count()).select_from(health_events)).scalar_one() == len(told)
 
 
 def test_losses_of_many_jobs_at_a_node_make_it_suspect(world: World) -> None:

@@ -27,7 +27,7 @@ NODE += (
 NODE += " SnapshotPace DumpStacks StoreStep EndAgent AgentChallenge AgentProof AgentWelcome CopyBegin IndexRequest"
 NODE += " Index IndexEntry BytesRequest BytesFollow Holder Holding RankPlace"
 CONTROLLER = "Register Orders RoleOrders Heartbeat HeartbeatReply LeadEvent RankStatus AtRisk"
-CONTROLLER += " CredentialsWanted ViewCredentialsWanted StoreCredentials"
+CONTROLLER += " CredentialsWanted ViewCredentialsWanted StoreCredentials HealthBatch HealthTaken"
 PEOPLE = (
     "AddNodes ArrayView ArrivalView AttemptView ClusterView Event GoodputReport JobView PlanView PlannedStart Problem"
 )
@@ -36,6 +36,8 @@ PEOPLE += " Why JobCounts AuditLine Health HealthCheck NewSecret NewToken Person
 PEOPLE += " TokenView RecordingClaim WaitingUse Blocked Login LoginOffer NewNoticePlace Notice NoticePlace"
 PEOPLE += " HoldView NewHold NewPriority NewSize NodeView PlanLine Verdict JobHistory Sweep HeldOnes HeldView"
 PEOPLE += " ClosedNode PastAttempt PastCluster PastFleet Adopted NotAdopted"
+PEOPLE += " HealthEventView HealthFinding HealthRuleView Incident NewClosure NodeChange NodeClosure NodeHealthView"
+PEOPLE += " Reason"
 ENGINES = "FarAlive FarAnswer FarCall FarPart OpenKubernetes OpenSlurm"
 STARTER = """
 BeginStarter BindSocket Exited Made NotDone RemovePath SignalProcess StartProcess Started UnpackCode WriteFiles

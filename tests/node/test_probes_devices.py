@@ -12,9 +12,9 @@ import pytest
 
 from mainspring.domain.errors import Unavailable
 from mainspring.domain.hardware.health import Repair
-from mainspring.node.probes.devices import SLOW_LOOKS, DeviceReading, Devices, XidSeen
-from mainspring.node.probes.nvml import NvmlDevices, open_nvml
 from mainspring.node.probes.sightings import Sighting
+from mainspring.node.probes.watchers.devices import SLOW_LOOKS, DeviceReading, Devices, XidSeen
+from mainspring.node.probes.watchers.nvml import NvmlDevices, open_nvml
 
 H100 = DeviceReading(
     address="0000:1b:00.0",

@@ -12,8 +12,8 @@ from mainspring.domain.hardware.health import Repair, ScopeKind
 from mainspring.domain.hardware.xids import XIDS
 from mainspring.domain.ids import ClusterName, NodeName
 from mainspring.node.probes.files import NodeFiles
-from mainspring.node.probes.kernel_log import KernelLog, seen_in
 from mainspring.node.probes.sightings import Teller, bus_address
+from mainspring.node.probes.watchers.kernel_log import KernelLog, seen_in
 from mainspring.testing.time_and_chance import SeededDice
 
 from .recorded import BOOT, BOOTED_S, Recorded
@@ -164,6 +164,21 @@ def test_records_from_before_the_time_asked_for_are_passed_over(tmp_path: Path) 
     node.log("nvme nvme2: Device not ready; aborting reset", after_s=30)
     found = KernelLog(NodeFiles(str(tmp_path)), since_s=BOOTED_S + 20).look(NOW_S)
     assert [seen.part for seen in found] == ["nvme2"]
+
+
+def test_a_node_that_does_not_tell_when_it_started_is_told_of_as_of_now(tmp_path: Path) -> None:
+    node = Recorded(tmp_path)
+    node.put("proc/stat", "cpu 1 2 3\n")
+    node.log("nvme nvme2: Device not ready; aborting reset")
+    (seen,) = KernelLog(NodeFiles(str(tmp_path)), since_s=NOW_S - 10).look(NOW_S)
+    assert seen.at_s == NOW_S
+
+
+def test_what_a_program_calls_itself_does_nothing_to_a_terminal(tmp_path: Path) -> None:
+    node = Recorded(tmp_path)
+    node.log("Out of memory: Killed process 9 (\\x1b[2J) total-vm:9kB")
+    (seen,) = KernelLog(NodeFiles(str(tmp_path))).look(NOW_S)
+    assert seen.message.isprintable()
 
 
 def test_a_node_without_a_log_that_can_be_read_tells_nothing(tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from mainspring.domain.hardware.health import HealthEvent
 from mainspring.domain.ids import ClusterName, NodeName
-from mainspring.node.probes.counters import COUNTERS
 from mainspring.node.probes.files import NodeFiles
-from mainspring.node.probes.links import GONE_S, LISTED_S, SETTLED_S, Links
 from mainspring.node.probes.sightings import SAID_AGAIN_S, Teller
+from mainspring.node.probes.watchers.counters import COUNTERS
+from mainspring.node.probes.watchers.links import GONE_S, LISTED_S, SETTLED_S, Links
 from mainspring.testing.time_and_chance import FakeClock, SeededDice
 
 from .recorded import GREW_FROM, Recorded

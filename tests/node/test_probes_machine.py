@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from mainspring.node.probes.files import NodeFiles
-from mainspring.node.probes.machine import ClockState, Machine, Room, clock_state, room_of
-from mainspring.node.probes.pcie import PcieLinks
 from mainspring.node.probes.sightings import Sighting
+from mainspring.node.probes.watchers.machine import ClockState, Machine, Room, clock_state, room_of
+from mainspring.node.probes.watchers.pcie import PcieLinks
 
 from .recorded import Recorded
 

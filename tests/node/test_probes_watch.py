@@ -12,15 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.domain import codec
+from mainspring.domain import codec, wire
 from mainspring.domain.errors import NotAllowed
 from mainspring.domain.hardware.health import HealthEvent, ScopeKind, Strategy
 from mainspring.domain.ids import ClusterName, NodeName
+from mainspring.domain.routes import Calls
+from mainspring.domain.wire.controller import HEALTH_BATCH_MAX
 from mainspring.node.probes.files import NodeFiles
-from mainspring.node.probes.kernel_log import KernelLog
 from mainspring.node.probes.sightings import SAID_AGAIN_S, Sighting, Teller, well
-from mainspring.node.probes.telling import BATCH_MAX, ROUTE, HttpPost, Outgoing
+from mainspring.node.probes.telling import BATCH_MAX, ROUTE, HttpPost, Outgoing, PostAnswer
 from mainspring.node.probes.watch import Watch, watchers_of
+from mainspring.node.probes.watchers.kernel_log import KernelLog
 from mainspring.testing.time_and_chance import FakeClock, SeededDice
 
 from .recorded import Recorded
@@ -151,6 +153,24 @@ def test_all_watchers_of_a_recorded_node_look_at_it(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- telling
 
 
+def test_what_is_sent_is_what_the_controller_takes_and_where_it_takes_it() -> None:
+    bodies: list[bytes] = []
+
+    def post(body: bytes) -> PostAnswer:
+        bodies.append(body)
+        return PostAnswer(status=200)
+
+    events = _events(BATCH_MAX)
+    outgoing = Outgoing(post, clock=FakeClock(), dice=SeededDice(1, "again"))
+    outgoing.add(events)
+    assert outgoing.drain(LIMIT_S)
+    outgoing.close()
+    sent = [event for body in bodies for event in codec.decode(wire.HealthBatch, body).events]
+    assert sent == events
+    assert BATCH_MAX == HEALTH_BATCH_MAX
+    assert Calls.tell_health.path == ROUTE
+
+
 class Controller:
     """A controller that answers as it is told to, and keeps what it took."""
 
@@ -234,7 +254,7 @@ def test_what_a_controller_refuses_is_left_out_and_counted_and_the_rest_goes_on(
 
 
 def test_while_nobody_answers_the_newest_are_kept_and_the_others_counted(controller: Controller) -> None:
-    def nobody(body: bytes) -> int:
+    def nobody(body: bytes) -> PostAnswer:
         raise OSError("nobody there")
 
     outgoing = Outgoing(nobody, clock=FakeClock(), dice=SeededDice(1, "again"), most=10)
@@ -242,6 +262,7 @@ def test_while_nobody_answers_the_newest_are_kept_and_the_others_counted(control
         outgoing.add([event])
     assert not outgoing.drain(0.0)
     outgoing.close()
+    assert outgoing.trouble in ("", "nobody there")
     clock, watcher = FakeClock(), Scripted(well("disk"))
     (_, event) = Watch([watcher], _teller(), clock, left_out=outgoing.take_left_out).look()
     assert (event.check, event.message.split()[0]) == ("left-out", "30")

@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import Annotated, Any, cast
 
 import fastapi
-from anyio import to_thread
+from anyio import CapacityLimiter, to_thread
 from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response, StreamingResponse
@@ -27,7 +27,7 @@ from starlette.routing import Match
 from mainspring.control.api_arrivals import Arrivals, received
 from mainspring.control.api_load import RETRY_AFTER_S, Familiar, InFlight
 from mainspring.control.api_metrics import Measured, Metrics, read_metrics
-from mainspring.control.api_releases import Releases, calls_newer
+from mainspring.control.api_releases import Releases, calls_newer, request_id
 from mainspring.control.api_schema import STREAM_TYPE, documented, publish
 from mainspring.control.api_streams import Followers, followed_events, followed_output, resumed
 from mainspring.control.api_trips import Call, Trips, keyed
@@ -68,6 +68,7 @@ _STATUSES: tuple[tuple[type[MainspringError], int], ...] = (
     (Unavailable, 503),
 )  # The first that fits.
 _KEY = Annotated[str | None, fastapi.Header(alias=KEY_HEADER, description="Under one key a call is done once.")]
+_TELLING_MAX = 2  # Batches of health events read at once: a burst of them leaves the loop its share of the interpreter.
 _bearer = HTTPBearer(auto_error=False)
 STRANGERS_BYTES_MAX = 2 * answers.ID_TOKEN_LENGTH_MAX  # What is read of a body whose sender shows no token.
 DOCS = "/docs"  # Where people try calls from a browser; what it shows comes from this server alone.
@@ -95,6 +96,7 @@ def create_app(control: Control, arrivals: Arrivals | None = None, logins: Login
     app.state.familiar = Familiar()
     app.state.metrics = Metrics(control)
     app.state.submits = Trips(_submit_each)
+    app.state.telling = CapacityLimiter(_TELLING_MAX)
     for route in sorted(ROUTES, key=lambda one: not one.bare):  # A request is held against one after the other.
         app.router.add_api_route(
             route.path,
@@ -170,7 +172,7 @@ async def _enter(
     def entered() -> Response:
         return cast(Response, serve(request=request, caller=_caller(route, request, secret), **given))
 
-    return await to_thread.run_sync(entered)
+    return await to_thread.run_sync(entered, limiter=request.app.state.telling if route is Calls.tell_health else None)
 
 
 def _serve(
@@ -180,8 +182,7 @@ def _serve(
     first, query = [], {}
     for name, parameter in route.signature.parameters.items():
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
-            left_out = given[name] == "" and parameter.default is not parameter.empty
-            query[name] = parameter.default if left_out else given[name]
+            query[name] = parameter.default if given[name] == "" else given[name]
         else:
             first.append(decode(parameter.annotation, given[name]) if name == "body" else given[name])
     first.append(caller)
@@ -473,7 +474,7 @@ async def _tell_http(request: Request, error: Exception) -> Response:
 
 def _refuse(error: MainspringError, status: int) -> Response:
     headers = {"Retry-After": str(RETRY_AFTER_S)} if isinstance(error, TooManyRequests | Busy) else None
-    told = encode(answers.problem_of(error, status))
+    told = encode(answers.problem_of(error, status, request=request_id()))
     return Response(told, status_code=status, media_type=answers.PROBLEM_TYPE, headers=headers)
 
 
@@ -483,7 +484,7 @@ async def _tell_fault(request: Request, error: Exception) -> Response:
         "serve a request",
         on=f"{request.method} {request.url.path}"[:200],
         got=f"a fault of the server's own: {type(error).__name__}",
-        next_step="whoever runs the server finds it in server.log",
+        next_step=f"whoever runs the server finds it in server.log, under {request_id()}",
     )
     return _refuse(told, 500)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import cast, final
 
 from prometheus_client.exposition import choose_encoder
@@ -12,9 +13,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from mainspring.control.control import Control
 from mainspring.control.service.metrics.lab import LabCollector
 from mainspring.control.service.metrics.measures import Measures
+from mainspring.control.store.schema import ID_LENGTH_MAX
 from mainspring.control.store.tokens import Caller
 from mainspring.domain.job import LAB
 from mainspring.domain.team import Right
+
+_log = logging.getLogger(__name__)
 
 
 @final
@@ -71,9 +75,21 @@ class Measured:
             if message["type"] == "http.response.start":
                 operation = getattr(scope.get("route"), "name", "")
                 measures.answered(operation, message["status"], begun_s)
+                _tell(scope, operation, message["status"], measures.clock.monotonic_s() - begun_s)
             await send(message)
 
         await self._app(scope, receive, counting)
+
+
+def _tell(scope: Scope, operation: str, status: int, seconds: float) -> None:
+    """Writes a line of what people change, and of what the server could not answer; of nothing that a stranger asks."""
+    caller = scope.get("state", {}).get("caller")
+    changes = scope["method"] not in ("GET", "HEAD") and caller is not None and caller.attempt is None
+    if (changes or (status >= 500 and caller is not None)) and _log.isEnabledFor(logging.INFO):
+        job = str(scope.get("path_params", {}).get("job", ""))
+        facts = {"operation": operation, "status": status, "seconds": round(seconds, 6)}
+        whose = {"holder": caller.holder, "team": caller.team, "job_id": job[:ID_LENGTH_MAX]}
+        _log.info("%s is answered %d", operation, status, extra=facts | whose)
 
 
 def read_metrics(*, request: Request, caller: Caller) -> Response:

@@ -15,6 +15,7 @@ from mainspring.control.service.steering.repeats import bare_key
 from mainspring.control.store.store import PIECES_MAX
 from mainspring.domain import answers
 from mainspring.domain.routes import KEY_HEADER
+from mainspring.domain.wire.telemetry import TRACEPARENT_HEADER, place_from
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
@@ -86,7 +87,9 @@ class Trips(Generic[Item, Value]):
 
 
 def keyed(request: Request, submits: Sequence[answers.Submit]) -> tuple[answers.Submit, ...]:
-    """Returns submits of which each that names no key has one, where the header gives it."""
+    """Returns submits of which each that names no key, or no span above it, has one where the headers give it."""
+    if place_from(above := request.headers.get(TRACEPARENT_HEADER, "")) is not None:
+        submits = [replace(submit, traceparent=submit.traceparent or above.strip()) for submit in submits]
     header = request.headers.get(KEY_HEADER)
     if header is None:
         return tuple(submits)

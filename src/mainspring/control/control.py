@@ -97,9 +97,9 @@ class Control:
         self.pictures = LatestPlans()
         self.wake = Signal()
         self._engines = dict(engines)
-        self._dice = dice
+        self.dice = dice
         self._access = access
-        self.questions = Questions(store, self.pictures, self.fleet, clock)
+        self.questions = Questions(store, self.pictures, self.fleet, clock, self.wake.set, settings=self.settings)
         keys = SecretKeys(access.secret_keys, dice)
         machines = KnownMachines(self.fleet, self._engines)
         self._submits = Submits(store, machines, clock, dice, keys, self.wake.set, settings=self.settings)
@@ -111,14 +111,14 @@ class Control:
 
     def new_loop(self) -> Loop:
         """Returns a loop over this controller's store and engines; one thread runs it."""
-        silence, holder = Silence(), draw_id("controller", self._dice)
+        silence, holder = Silence(), draw_id("controller", self.dice)
 
         writers = partial(
             new_writers,
             fleet=self.fleet,
             silence=silence,
             clock=self.clock,
-            dice=self._dice,
+            dice=self.dice,
             settings=self.settings,
             access=self._access,
             failover_s=self.policy.failover_s,
@@ -166,7 +166,7 @@ class Control:
 
     def health(self) -> Health:
         """Returns how this controller is, also while its store does not answer."""
-        return self.pulse.health(self.store.leader, self.restores.waiting)
+        return self.pulse.health(self.store.leader, self.restores.waiting, self.care.open_breakers)
 
     # ---------------------------------------------------------------- jobs
 

@@ -67,6 +67,7 @@ class Server:
         """What this server counts of itself; others may tell more of it there."""
         config = uvicorn.Config(
             self.api,
+            log_config=None,  # What it says goes where all goes that this process says.
             log_level="error",  # Strangers could fill the log with warnings of bytes that are no HTTP.
             access_log=False,
             proxy_headers=proxied,

@@ -21,6 +21,7 @@ from mainspring.domain.ids import (
     checked_name,
 )
 from mainspring.domain.job import CHIP_MEMORY_GIB_MAX, LAB, Tier
+from mainspring.domain.wire.telemetry import LogForm
 
 NODES_MAX = 200_000
 MEMORY = "/dev/shm"  # Linux keeps POSIX shared memory there, a tmpfs: files in it never see a disk.
@@ -289,6 +290,7 @@ class LaunchOrder:
         duration_s: How long the job is expected to run, None when nobody can know.
         attestation: What the engine keeps until the allocation is over, and shows when asked: by it the controller
             knows the allocation again. It holds no secret, and is at most a MiB.
+        log_form: How agents say what they have to say.
     """
 
     allocation: AllocationId
@@ -307,6 +309,7 @@ class LaunchOrder:
     duration_s: float | None = None
     controllers_beside: tuple[str, ...] = ()
     attestation: str = field(default="", repr=False)
+    log_form: LogForm = LogForm.TEXT
 
     def __post_init__(self) -> None:
         """Checks that every node has its grant, and completes what was not asked for."""
@@ -344,6 +347,8 @@ class AgentOrder:
         shared_dir: With such a user: absolute folder that this user is to make, where nobody else can remove it. Its
             path is short, as sockets lie in it, and nobody can guess its name. It goes when the agent ends, as does
             `memory_of` it, or of the work folder; what is left where all was killed, its engine removes.
+        job_id: Its job's id.
+        log_form: How it says what it has to say.
     """
 
     allocation: AllocationId
@@ -359,6 +364,8 @@ class AgentOrder:
     run_as: str = ""
     shared_dir: str = ""
     controllers_beside: tuple[str, ...] = ()
+    job_id: JobId = NO_JOB
+    log_form: LogForm = LogForm.TEXT
 
 
 def memory_of(folder: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING, NewType
 
 from mainspring.domain.errors import InvalidInput
@@ -26,6 +27,7 @@ VersionId = NewType("VersionId", str)
 NAME_LENGTH_MAX = 63  # A DNS label (RFC 1123), so that names survive Kubernetes and host names.
 SECRET_NAME_LENGTH_MAX = 64
 _NAME = re.compile(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?")
+_NAMES_KEPT = 16_384  # Names looked at lately: thousands of messages a second speak of the same nodes.
 _HOLDER = re.compile(
     r"[a-z0-9]([a-z0-9._+@-]*[a-z0-9])?"
 )  # An address of mail too, as providers of identities name people.
@@ -34,6 +36,11 @@ _OURS = "MAINSPRING_"  # What programs are told by us.
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: no letters that look like digits.
 _ID_LETTERS = 12  # 60 bits: a collision among 10^6 ids has odds of about 4e-7.
 _SHIFTS = range(0, 5 * _ID_LETTERS, 5)
+
+
+@lru_cache(maxsize=_NAMES_KEPT)
+def _is_name(name: str) -> bool:
+    return _NAME.fullmatch(name) is not None
 
 
 def checked_name(name: str, what: str) -> str:
@@ -46,7 +53,7 @@ def checked_name(name: str, what: str) -> str:
     Raises:
         InvalidInput: The name is empty, too long, or holds other characters.
     """
-    if len(name) > NAME_LENGTH_MAX or not _NAME.fullmatch(name):
+    if len(name) > NAME_LENGTH_MAX or not _is_name(name):
         raise InvalidInput(
             f"accept a name for {what}",
             got=repr(name[:80]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, is_dataclass, replace
 from secrets import token_hex
@@ -16,6 +17,7 @@ from mainspring.domain.codec import decode, encode, from_plain, loads, to_plain
 from mainspring.domain.errors import Busy, InvalidMessage, MainspringError, NotAllowed, NotFound, Unavailable
 from mainspring.domain.release import RELEASE, RELEASE_HEADER, is_newer
 from mainspring.domain.routes import KEY_HEADER, Answer, Calls, P, Route
+from mainspring.domain.wire.telemetry import TRACEPARENT_VARIABLE, place_from
 from mainspring.domain.wire.trust import is_loopback, trust
 
 TIMEOUT_S = 30.0
@@ -23,7 +25,7 @@ ASK_S = 300.0  # What makes whole plans, or a hundred thousand jobs, takes a whi
 CONNECT_S = 5.0  # A server that lives accepts within milliseconds; the next of several is tried after that.
 QUIET_S_MAX = 60.0  # A stream says something four times as often.
 KEY_BYTES = 16
-KEY_ROOM = 2 * KEY_BYTES
+KEY_ROOM = 2 * KEY_BYTES + 55  # With the span above it.
 BATCH_BYTES_MAX = 6_500_000  # Below what one message may hold, by its length and by its parts.
 PAGES = "/ui"  # Below a server's address: what it shows in a browser.
 _AWAY = (502, 503, 504)  # Said by a proxy whose server is not there.
@@ -238,7 +240,12 @@ def batches(submits: Iterable[answers.Submit]) -> Iterator[answers.SubmitBatch]:
 
 
 def _with_key(submit: answers.Submit) -> answers.Submit:
-    """Returns a submit of which a repeat, after an answer that was lost, makes no second job."""
+    """Returns a submit of which a repeat, after an answer that was lost, makes no second job.
+
+    What runs under a span of its own, and says so in its environment, has the job hang under that.
+    """
+    if not submit.traceparent and place_from(above := os.environ.get(TRACEPARENT_VARIABLE, "")) is not None:
+        submit = replace(submit, traceparent=above.strip())
     return submit if submit.key else replace(submit, key=token_hex(KEY_BYTES))
 
 

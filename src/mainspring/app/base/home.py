@@ -38,6 +38,7 @@ from mainspring.domain.life import Retention
 from mainspring.domain.ports import Dice
 from mainspring.domain.team import EVERY_TEAM, NoticeRules, Oidc, WaitingLimits
 from mainspring.domain.wire.addresses import addresses_of
+from mainspring.domain.wire.telemetry import LogForm, TraceRules
 from mainspring.domain.wire.trust import is_private
 from mainspring.engines.common.kind import ClusterSettings
 from mainspring.engines.registry import KEYS_BEFORE, cluster_from, found_clusters, kind_named, plain_from
@@ -85,6 +86,8 @@ class Config:
         limits: What people, and teams without limits of their own, may have waiting.
         keep: What is kept at hand of what is over; what is older is archived, or removed.
         notices: Where teams may be told of their jobs: nowhere unless hosts are named.
+        traces: Where traces of jobs are sent: nowhere unless an endpoint is named.
+        log_format: How the server, engines on hosts and agents say what they have to say.
         oidc: How people log in by a provider of identities; None where they have tokens alone.
         clusters: Every cluster; an entry names its kind.
     """
@@ -104,6 +107,8 @@ class Config:
     limits: WaitingLimits = field(default_factory=WaitingLimits)
     keep: Retention = field(default_factory=Retention)
     notices: NoticeRules = field(default_factory=NoticeRules)
+    traces: TraceRules = field(default_factory=TraceRules)
+    log_format: LogForm = LogForm.TEXT
     oidc: Oidc | None = None
     clusters: tuple[ClusterSettings, ...] = field(default_factory=found_clusters)
 
@@ -294,11 +299,7 @@ class Home:
         return self.path / "cache"
 
     def run_folder(self, config: Config) -> Path:
-        """Returns the folder for what jobs are handed that run as other users; homes of such users are closed to them.
-
-        Args:
-            config: May name another.
-        """
+        """Returns the folder for what jobs are handed that run as other users; to them homes are closed."""
         own = blake2s(os.fsencode(os.path.realpath(self.path)), digest_size=_OWN_NAME_BYTES).hexdigest()
         return Path(config.run_folder or RUN_FOLDERS / own)
 
@@ -388,11 +389,7 @@ class Home:
             yield
 
     def database_url(self, config: Config) -> str:
-        """Returns the URL of the store.
-
-        Args:
-            config: May name another.
-        """
+        """Returns the URL of the store."""
         return config.database or f"sqlite:///{self.path / 'state.db'}"
 
     def certificate(self, config: Config) -> str:
@@ -417,11 +414,7 @@ class Home:
         return "\n".join(found) + "\n"
 
     def objects_url(self, config: Config) -> str:
-        """Returns the URL of the object store.
-
-        Args:
-            config: May name another.
-        """
+        """Returns the URL of the object store."""
         return config.objects or f"file://{self.path / 'objects'}"
 
     def token(self) -> str:

@@ -23,6 +23,7 @@ from mainspring.domain.job import ARRAY_MAX, JobKind, JobSpec, Occasion, Tier
 from mainspring.domain.life import JobState
 from mainspring.domain.release import RELEASE, SILENT_RELEASE
 from mainspring.domain.routes import LIST_MAX
+from mainspring.domain.wire.telemetry import LogForm
 
 # Flags that say something of each option of a job, and the option's own names for it.
 _EACH = {
@@ -73,6 +74,9 @@ def up(
     no_backup: Annotated[
         bool, typer.Option("--no-backup", help="Let a new release change the store's tables without a copy of it.")
     ] = False,
+    log_format: Annotated[
+        LogForm | None, typer.Option(help="How the server logs.", show_default="config.yaml's, text")
+    ] = None,
     foreground: Annotated[
         bool, typer.Option("--foreground", help="Be the server, for systemd and the like, until told to end.")
     ] = False,
@@ -83,8 +87,11 @@ def up(
         from mainspring.app.server import daemon
 
         home = context.obj.home
-        daemon.become(home, port=port, policy=policy, shared_account=shared_account, backup=not no_backup)
-    record = context.obj.up(port=port, policy=policy, shared_account=shared_account, backup=not no_backup)
+        how = {"shared_account": shared_account, "backup": not no_backup}
+        daemon.become(home, port=port, policy=policy, log_format=log_format, **how)
+    record = context.obj.up(
+        port=port, policy=policy, shared_account=shared_account, backup=not no_backup, log_format=log_format
+    )
     config = context.obj.home.config()
     told = [f"Mainspring is up at {record.url} (home {context.obj.home.path})"]
     told.append(render.told_of_accounts(config.run_as))

@@ -35,6 +35,7 @@ VERBS = {
     **{name: name for name in ("demo", "simulate", "plan", "goodput")},
     **dict.fromkeys(("fleet", "history", "gc"), "history"),
     "alerts": "metrics.metrics",
+    "top": "metrics.top",
     "audit": "people.audit",
     **dict.fromkeys(("login", "logout", "whoami"), "people.login"),
     "web": "people.web",
@@ -53,6 +54,8 @@ GROUPS = {
     "store": ("store", "Look at the store's tables, and bring them back for an older release."),
     "metrics": ("metrics.metrics", "Give Prometheus its rules, and Grafana its dashboards."),
     "cluster": ("cluster", "Add clusters, look at them, check and remove them."),
+    "node": ("nodes.node", "See how nodes are; close and open them."),
+    "health": ("nodes.health", "See what was told of machines; let rules act."),
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -21,7 +21,7 @@ from mainspring.app.render.tables import (
 )
 from mainspring.domain.answers import Event, JobView, PlanLine, PlanView, TeamView, Verdict, WaitView, WhatIfAnswer, Why
 from mainspring.domain.fleet import NodeOrder
-from mainspring.domain.ids import JobId
+from mainspring.domain.ids import ChipName, JobId
 from mainspring.domain.job import Hold, JobSpec
 from mainspring.domain.life import ended
 from mainspring.domain.plan import Candidate, Limit
@@ -177,16 +177,7 @@ def what_if_panel(answer: WhatIfAnswer, *, now_s: float) -> RenderableType:
         before, after = answer.before.counts[name], answer.after.counts.get(name, 0)
         if before or after:
             made.add_row(name, str(before), str(after))
-    facts = {
-        "would start now": _named(answer.start),
-        "would not start now": _named(answer.wait),
-        "would move": _named(answer.restart),
-        "would stop and wait": _named(answer.stranded),
-        "would start sooner": str(answer.sooner) if answer.sooner else "",
-        "would start later": str(answer.later) if answer.later else "",
-    }
-    told = {name: text for name, text in facts.items() if text} or {"changes": "nothing for any job"}
-    parts: list[RenderableType] = [made, "", facts_grid(told)]
+    parts: list[RenderableType] = [made, "", facts_grid(change_facts(answer))]
     evicted = [evict for evict in answer.after.evicts if evict not in answer.before.evicts]
     if evicted:
         rows = ((evict.job, evict.for_job or "-", evict.reason) for evict in evicted[:_ROWS_MAX])
@@ -200,6 +191,19 @@ def what_if_panel(answer: WhatIfAnswer, *, now_s: float) -> RenderableType:
     if answer.after.waits:
         parts += ["", _waits(answer.after.waits, now_s)]
     return Group(*parts)
+
+
+def change_facts(answer: WhatIfAnswer) -> dict[str, str]:
+    """Returns what changes would make of jobs, by what would become of them."""
+    facts = {
+        "would start now": _named(answer.start),
+        "would not start now": _named(answer.wait),
+        "would move": _named(answer.restart),
+        "would stop and wait": _named(answer.stranded),
+        "would start sooner": str(answer.sooner) if answer.sooner else "",
+        "would start later": str(answer.later) if answer.later else "",
+    }
+    return {name: text for name, text in facts.items() if text} or {"changes": "nothing for any job"}
 
 
 def _named(jobs: Sequence[JobId]) -> str:
@@ -258,7 +262,7 @@ def teams_table(teams: Sequence[TeamView]) -> RenderableType:
     )
     for view in teams:
         team, waiting = view.team, view.waiting
-        held = "-" if view.use is None else _chips(view.use.chips, none="nothing")
+        held = "-" if view.use is None else chips_text(view.use.chips, none="nothing")
         spent = "-"
         if view.use is not None and (view.use.dollars or team.dollars_max is not None):
             most = "" if team.dollars_max is None else f" of {team.dollars_max:.0f}"
@@ -268,9 +272,9 @@ def teams_table(teams: Sequence[TeamView]) -> RenderableType:
             team.parent or "-",
             held,
             "any" if team.chips_max is None else f"{team.chips_max:g} chips",
-            _chips(team.guarantee, none="-"),
-            _chips(team.borrow_max, none="any"),
-            _chips(team.lend_max, none="all"),
+            chips_text(team.guarantee, none="-"),
+            chips_text(team.borrow_max, none="any"),
+            chips_text(team.lend_max, none="all"),
             f"{team.weight:g}",
             spent,
             "oldest first" if team.order is TeamOrder.AGE else "least had first",
@@ -286,6 +290,6 @@ def _of(there: str, most: int | None, told: Callable[[int], str]) -> str:
     return there if most is None else f"{there} of {told(most)}"
 
 
-def _chips(counts: object, *, none: str) -> str:
-    assert isinstance(counts, dict)
+def chips_text(counts: Mapping[ChipName, float], *, none: str) -> str:
+    """Returns how many chips of each type, `none` for none."""
     return ", ".join(f"{count:g} {chip}" for chip, count in sorted(counts.items())) or none

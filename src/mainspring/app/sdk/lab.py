@@ -32,6 +32,7 @@ from mainspring.domain.life import ended
 from mainspring.domain.routes import Answer, LabCalls, P, Route
 from mainspring.domain.team import Team
 from mainspring.domain.wire.addresses import addresses_of
+from mainspring.domain.wire.telemetry import LogForm
 
 if TYPE_CHECKING:
     from mainspring.app.base.async_client import AsyncClient
@@ -126,6 +127,7 @@ class Lab(LabCalls):
         policy: Path | str | None = None,
         shared_account: bool = False,
         backup: bool = True,
+        log_format: LogForm | None = None,
     ) -> ServerRecord:
         """Starts the server when it is not running, and returns where it listens.
 
@@ -134,6 +136,7 @@ class Lab(LabCalls):
             policy: A YAML file of the fields of `Policy`, kept for later starts too; None leaves it as it was.
             shared_account: Whether to write to the configuration that jobs of all teams may share the server's account.
             backup: Whether to copy the store before a new release changes its tables.
+            log_format: How the server says what it has to say; None for what the configuration says.
 
         Raises:
             Conflict: The server is running, and reads what is given when it starts.
@@ -147,6 +150,7 @@ class Lab(LabCalls):
             policy=None if policy is None else Path(policy),
             shared_account=shared_account,
             backup=backup,
+            log_format=log_format,
         )
 
     def down(self) -> bool:

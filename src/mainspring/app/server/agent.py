@@ -7,21 +7,24 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import os
 import sys
-import traceback
 from pathlib import Path
 
 from mainspring.app.base.system import SystemClock, SystemDice, raise_open_files
 from mainspring.app.server.echo import Echo
 from mainspring.app.server.output import OutputFile
+from mainspring.app.server.telemetry.logs import start_log
 from mainspring.domain import codec
 from mainspring.domain.fleet import AgentExit, AgentOrder, AgentPlaces
 from mainspring.domain.ports import Clock
+from mainspring.domain.release import RELEASE
 from mainspring.domain.wire.trust import CERTIFICATE_VARIABLE
 from mainspring.node.agent import run_agent
 
 EXIT_FILE = "exit.json"
+_log = logging.getLogger(__name__)
 _SAID_BYTES_MAX = 4 << 20  # One agent's own words; its ranks' output is kept apart.
 
 
@@ -43,10 +46,13 @@ def main(clock: Clock) -> int:
     order = codec.decode(AgentOrder, path.read_bytes())
     if words.places is not None:
         order = codec.decode(AgentPlaces, words.places.read_bytes()).order_of(words.index, order)
+    about = {"job_id": order.job_id, "attempt_id": order.attempt, "allocation_id": order.allocation, "node": order.node}
+    start_log(order.log_form, about=about)
     reports = Path(order.report_dir or order.work_dir)
     for folder in (Path(order.work_dir), reports):
         folder.mkdir(parents=True, exist_ok=True)
     raise_open_files()  # A lead has a connection to every agent.
+    _log.info("the agent begins, of release %s", RELEASE)
     environment = dict(os.environ)
     certificate = environment.pop(CERTIFICATE_VARIABLE, "")
     echo = Echo(reports, sys.stdout.buffer) if words.echo else None
@@ -55,10 +61,11 @@ def main(clock: Clock) -> int:
             run_agent(order, environment=environment, clock=clock, dice=SystemDice(), certificate=certificate)
         )
     except Exception as error:  # noqa: BLE001  (the last word of a process that ends either way)
-        traceback.print_exc()
+        _log.exception("a fault in the agent")
         ended = AgentExit(exit_code=1, reason=f"fault in the agent: {error!r}")
     if echo is not None:
         echo.close()
+    _log.info("the agent ends with %d: %s", ended.exit_code, ended.reason)
     try:
         if words.last_words is not None:  # A file that is mounted there: it cannot be replaced.
             words.last_words.write_bytes(codec.encode(ended))
@@ -66,7 +73,7 @@ def main(clock: Clock) -> int:
         partial.write_bytes(codec.encode(ended))
         partial.replace(reports / EXIT_FILE)
     except OSError:
-        traceback.print_exc()  # The exit code alone has to say it.
+        _log.exception("the end of the agent could not be written down")  # The exit code alone has to say it.
     return ended.exit_code
 
 

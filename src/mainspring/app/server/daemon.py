@@ -20,8 +20,10 @@ from mainspring.app.base.home import Config, Home, ServerRecord, url_of
 from mainspring.app.base.specs import read_policy
 from mainspring.app.server.output import turn_over
 from mainspring.app.server.store_grants import grants_of
+from mainspring.app.server.telemetry.logs import last_words
 from mainspring.app.server.users import require_users
 from mainspring.domain.errors import Conflict, MainspringError, NotAllowed, Unavailable
+from mainspring.domain.wire.telemetry import LogForm
 from mainspring.domain.wire.trust import is_loopback
 from mainspring.objects import check_grants, open_store
 
@@ -38,6 +40,7 @@ def up(
     policy: Path | None = None,
     shared_account: bool = False,
     backup: bool = True,
+    log_format: LogForm | None = None,
 ) -> ServerRecord:
     """Returns where the home's server listens, starting it when it is not running.
 
@@ -47,6 +50,7 @@ def up(
         policy: A planning policy to keep and start with; None leaves it as it was.
         shared_account: Whether to write to the configuration that jobs of all teams may share the server's account.
         backup: Whether the server copies its store before it changes the tables.
+        log_format: How it is to say what it has to say, None for what the configuration says.
 
     Raises:
         Conflict: Another program holds the port, or the server is running and is to have another port, or something
@@ -69,7 +73,7 @@ def up(
                     next_step=f"ms down && ms up --port {port}; or use the one that runs",
                 )
             return record
-        return _up(home, config, port, _words(backup=backup))
+        return _up(home, config, port, _words(backup=backup, log_format=log_format))
 
 
 def become(
@@ -79,6 +83,7 @@ def become(
     policy: Path | None = None,
     shared_account: bool = False,
     backup: bool = True,
+    log_format: LogForm | None = None,
 ) -> NoReturn:
     """Makes this process the home's server, for what starts and watches programs; as `up` otherwise.
 
@@ -91,7 +96,7 @@ def become(
         with _opened(home, config, port) as listener:
             listener.set_inheritable(True)
             home.write_server(ServerRecord(url=url_of(listener, config), pid=os.getpid()))
-            command = [*_command(home, listener), *_words(backup=backup)]
+            command = [*_command(home, listener), *_words(backup=backup, log_format=log_format)]
             os.execv(command[0], command)  # What is locked here is free from then on.
 
 
@@ -99,6 +104,10 @@ def _prepared(home: Home, policy: Path | None, *, shared_account: bool) -> Confi
     """Returns the configuration, with what a start is to write to the home."""
     config = home.config()
     open_store(home.objects_url(config))  # A wrong URL is told now, and not by the first job.
+    if config.traces.endpoint:
+        from mainspring.app.server.telemetry.traces import require_exporter  # With all that serves.
+
+        require_exporter(config.traces)
     if not home.config_file.exists():
         home.write_config(config)
     if policy is not None and read_policy(policy) != home.policy():
@@ -112,8 +121,9 @@ def _prepared(home: Home, policy: Path | None, *, shared_account: bool) -> Confi
     return config
 
 
-def _words(*, backup: bool) -> list[str]:
-    return [] if backup else ["--no-backup"]
+def _words(*, backup: bool, log_format: LogForm | None) -> list[str]:
+    said = ["--log-format", log_format.value] if log_format is not None else []
+    return [*said] if backup else ["--no-backup", *said]
 
 
 def _command(home: Home, listener: socket.socket) -> list[str]:
@@ -276,4 +286,4 @@ def _tail(log: Path, begun: int) -> str:
     with log.open("rb") as file:
         file.seek(begun)
         lines = file.read()[-4_000:].decode(errors="replace").strip().splitlines()
-    return lines[-1] if lines else ""
+    return last_words(lines[-1]) if lines else ""

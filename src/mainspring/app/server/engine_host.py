@@ -6,6 +6,7 @@ It ends when its input does: with the ssh, and so with the server that started i
 
 from __future__ import annotations
 
+import argparse
 import base64
 import logging
 import os
@@ -18,11 +19,13 @@ from typing import BinaryIO, Generic, TypeVar, final
 
 from mainspring.app.server.engines import open_engine
 from mainspring.app.server.output import OutputFile
+from mainspring.app.server.telemetry.logs import start_log
 from mainspring.domain import codec
 from mainspring.domain.answers import problem_of
 from mainspring.domain.errors import MainspringError, Unavailable
 from mainspring.domain.fleet import Inventory, LogChunk
 from mainspring.domain.ports import Engine
+from mainspring.domain.wire.telemetry import LogForm
 from mainspring.engines.common.forwarding import EngineCall, perform
 from mainspring.engines.registry import openings
 from mainspring.engines.remote.engine import CALLS_MAX
@@ -175,14 +178,18 @@ def main(make: Callable[[Opening], Engine], opening: codec.TypeForm[Opening]) ->
         make: Makes the engine that the opening message names.
         opening: What that may be: a message's class, or a union of several.
     """
-    logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
+    parser = argparse.ArgumentParser(description="Hosts one engine for a server.")
+    parser.add_argument("--log-format", choices=[form.value for form in LogForm], default=LogForm.TEXT.value)
+    parser.add_argument("--cluster", default="", help="what its log says it is for")
+    words, _ = parser.parse_known_args()  # A server of the next release may say more.
+    start_log(LogForm(words.log_format), about={"cluster": words.cluster})
     OutputFile().start()  # It writes to the same file as the server.
     sink = os.dup(1)
     os.dup2(2, 1)
     try:
         Host(sys.stdin.buffer, sink, make, opening).run()
     except (MainspringError, OSError) as error:
-        sys.stderr.write(f"{error}\n")
+        _log.critical("%s", error)
     sys.stderr.flush()
     os._exit(0)  # A call that hangs must not keep the process.
 

@@ -12,6 +12,7 @@ from mainspring.app.base.home import Config, Home
 from mainspring.app.base.system import SystemClock
 from mainspring.domain.ids import ClusterName
 from mainspring.domain.ports import Clock, Engine
+from mainspring.domain.wire.telemetry import LogForm
 from mainspring.engines.common.kind import ClusterSettings, EngineContext, JobUsers
 from mainspring.engines.common.nonblocking import NonBlockingEngine
 from mainspring.engines.registry import kind_named
@@ -51,6 +52,7 @@ class Engines:
             users=JobUsers(run_as=config.run_as, folder=home.run_folder(config)) if config.run_as else None,
             clock=clock,
         )
+        self._log_form = config.log_format
         self._closing = ExitStack()
         self.by_name: dict[ClusterName, Engine] = {cluster.name: self._opened(cluster) for cluster in config.clusters}
 
@@ -63,9 +65,12 @@ class Engines:
         if kind.hosting is None or kind.opening is None:
             return kind.engine(cluster, context)
         hosting = kind.hosting(cluster)
-        words: tuple[str, ...] = (sys.executable, "-P", "-m", "mainspring", "engine-host")
+        json = ("--log-format", self._log_form.value, "--cluster", cluster.name)
+        said = () if self._log_form is LogForm.TEXT else json
+        program = ("engine-host", *said)
+        words: tuple[str, ...] = (sys.executable, "-P", "-m", "mainspring", *program)
         if hosting.ssh:
-            words = ssh_words(hosting.ssh, hosting.python or sys.executable, "engine-host")
+            words = ssh_words(hosting.ssh, hosting.python or sys.executable, *program)
         far = RemoteEngine(
             HostCommand(
                 words=words,

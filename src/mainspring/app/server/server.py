@@ -13,8 +13,8 @@ import os
 import pwd
 import re
 import socket
-import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
@@ -28,7 +28,10 @@ from mainspring.app.server.engines import Engines
 from mainspring.app.server.notices import NoticeThread
 from mainspring.app.server.output import OutputFile
 from mainspring.app.server.store_grants import agents_environment, grants_of
+from mainspring.app.server.telemetry.logs import start_log
+from mainspring.app.server.telemetry.traces import TraceThread, require_exporter
 from mainspring.control import AgentAccess, Control, Settings, open_store
+from mainspring.control.api_releases import request_facts
 from mainspring.control.connections import BoundedConnection, Tls, bounded_by
 from mainspring.control.logins import Logins
 from mainspring.control.server import Server
@@ -40,6 +43,7 @@ from mainspring.domain.ids import NAME_LENGTH_MAX
 from mainspring.domain.job import LAB
 from mainspring.domain.ports import Clock
 from mainspring.domain.team import Team, TeamRole
+from mainspring.domain.wire.telemetry import LogForm
 from mainspring.objects import SharedGrants
 
 _log = logging.getLogger(__name__)
@@ -56,28 +60,42 @@ def main(extend: Extend) -> int:
     parser.add_argument("--home", type=Path, required=True, help="home folder")
     parser.add_argument("--socket", type=int, required=True, help="number of the open socket to serve on")
     parser.add_argument("--no-backup", action="store_true", help="change the store's tables without copying it before")
+    parser.add_argument("--log-format", choices=list(map(str.lower, LogForm.__members__)), help="as config.yaml's")
     words = parser.parse_args()
     OutputFile().start()
     try:
-        serve(Home(words.home), socket.socket(fileno=words.socket), extend, backup=not words.no_backup)
+        serve(
+            Home(words.home),
+            socket.socket(fileno=words.socket),
+            extend,
+            backup=not words.no_backup,
+            log_form=LogForm(words.log_format) if words.log_format else None,
+        )
     except MainspringError as error:
-        sys.stderr.write(f"{error}\n")
+        _log.critical("%s", error)  # The last line, which `ms up` shows.
         return error.exit_code
     return 0
 
 
-def serve(home: Home, listener: socket.socket, extend: Extend, *, backup: bool = True) -> None:
+def serve(
+    home: Home, listener: socket.socket, extend: Extend, *, backup: bool = True, log_form: LogForm | None = None
+) -> None:
     """Serves until SIGTERM or SIGINT.
 
     Args:
         listener: A socket that listens.
         extend: Adds to what the server shows, before it does.
         backup: Whether to copy the store before its tables change.
+        log_form: How to say what there is to say, None for what the configuration says.
 
     Raises:
         Conflict: Another server works with the same store, which cannot be shared.
     """
+    start_log(log_form or LogForm.TEXT, now=request_facts)
     config = home.config()
+    config = replace(config, log_format=log_form or config.log_format)
+    start_log(config.log_format, now=request_facts)
+    require_exporter(config.traces)
     clock = SystemClock()
     back_up = backups_in(home, clock.now_s()) if backup else None
     store = open_store(home.database_url(config), back_up, owned_s=clock.now_s())
@@ -99,15 +117,9 @@ def serve(home: Home, listener: socket.socket, extend: Extend, *, backup: bool =
             grants=SharedGrants(grants, clock) if grants is not None else None,
         ),
         policy=home.policy(),
-        settings=Settings(
-            one_line=not config.shared_account,
-            run_as=config.run_as,
-            limits=config.limits,
-            keep=config.keep,
-            notices=config.notices,
-        ),
+        settings=_settings(config),
     )
-    _agree_token(home, control)
+    _admit_first(home, control)
     inboxes = Inboxes(home.arrivals)
     reader = Reader(inboxes, home.objects_url(config))
     server = Server(
@@ -122,27 +134,38 @@ def serve(home: Home, listener: socket.socket, extend: Extend, *, backup: bool =
     extend(server)
     server.measures.registry.register(_home_measures(home, config, inboxes, clock))
     notices = NoticeThread(control, server, config.notices)
+    traces = TraceThread(control, server, config.traces, instance=url_of(listener, config))
     tune_for_serving()
-    server.start()
-    reader.start()
-    notices.start()
+    for part in (server, reader, notices, traces):
+        part.start()
     try:
         server.wait()
     finally:
-        notices.stop()
-        server.stop()
-        reader.stop()
+        for part in (notices, traces, server, reader):
+            part.stop()
         engines.close()
         control.store.close()
 
 
-def _agree_token(home: Home, control: Control) -> None:
-    """Makes the administrator's token where the home has none."""
+def _admit_first(home: Home, control: Control) -> None:
+    """Gives whoever shares the home a token, where they have none yet."""
     try:
         home.token()
     except NotFound:
         control.people.set_team(Team(name=LAB))
         home.write_token(control.people.new_token(NewToken(holder=_owner(), team=LAB, role=TeamRole.ADMIN)).secret)
+
+
+def _settings(config: Config) -> Settings:
+    return Settings(
+        one_line=not config.shared_account,
+        run_as=config.run_as,
+        limits=config.limits,
+        keep=config.keep,
+        notices=config.notices,
+        traces=config.traces,
+        log_form=config.log_format,
+    )
 
 
 def _connections() -> type[BoundedConnection]:

@@ -12,7 +12,7 @@ from mainspring.domain.goodput import Goodput, TimeUse
 from mainspring.domain.life import ended
 from mainspring.domain.wire.events import EVENTS
 from mainspring.domain.wire.events.attempts import AttemptGrantedEvent
-from mainspring.domain.wire.events.jobs import JobMovedEvent, JobSubmittedEvent
+from mainspring.domain.wire.events.jobs import JobMovedEvent
 from mainspring.domain.wire.events.leads import (
     CheckpointDurableEvent,
     GenerationPreparingEvent,
@@ -180,8 +180,9 @@ def progress(job: JobView, events: Sequence[Event], *, now_s: float) -> dict[str
     last: tuple[float, int] | None = None
     for event in events:
         step = event.detail.get("step")
-        if event.kind == JobSubmittedEvent.kind or event.kind not in _STEPS or not isinstance(step, int) or step < 0:
+        if event.kind not in _STEPS or not isinstance(step, int) or (step < 0 and not steps):
             continue
+        step = max(0, step)  # The start is no step: told as -1.
         if event.kind == GenerationResumedEvent.kind:
             if last is not None:
                 back.append((event.time_s * 1_000, step))

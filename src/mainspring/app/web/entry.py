@@ -21,6 +21,7 @@ from mainspring.domain.ports import Clock, Dice
 
 CODE_S = 600.0  # From a terminal to a browser, with a look at something else in between.
 CODES_MAX = 1_000
+CODES_OWN = 16  # Of one token: of more the oldest are good no longer.
 _CODE_BITS = 128
 FORM_BYTES_MAX = 64 << 10
 FIELDS_MAX = 100
@@ -47,6 +48,9 @@ class Codes:
             self._known.popitem(last=False)
         if len(self._known) >= CODES_MAX:
             raise TooManyRequests("make a code for a browser", got=f"{CODES_MAX} that nobody has used yet")
+        own = [known for known, (_, whose) in self._known.items() if whose == secret]
+        for known in own[: 1 - CODES_OWN]:
+            del self._known[known]
         code = f"{self._dice.bits(_CODE_BITS):032x}"
         self._known[_hash(code)] = (now_s + CODE_S, secret)
         return code

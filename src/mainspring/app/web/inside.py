@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import final
 
 import httpx
+from anyio import to_thread
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mainspring.app.base.calls import answer_of, asked, error_of
@@ -12,6 +14,7 @@ from mainspring.domain.errors import MainspringError
 from mainspring.domain.release import RELEASE, RELEASE_HEADER
 from mainspring.domain.routes import Answer, Calls, P, Route
 
+_QUICK_BYTES = 1 << 15  # Read in about a millisecond.
 _BASE = "http://mainspring"  # Never resolved: requests do not leave the process.
 _PASSED = (b"accept", b"last-event-id", b"user-agent")  # What of a browser's own headers means something to the API.
 _GUARD = (
@@ -73,7 +76,9 @@ class Inside(Calls):
         await response.aread()
         if response.status_code >= 400:
             raise Refusal(error_of(response), response.status_code)
-        return answer_of(route, response)
+        # Tens of thousands of values take a while to be made, in which the thread of all sockets is not to stand still.
+        read = partial(answer_of, route, response)
+        return read() if len(response.content) < _QUICK_BYTES else await to_thread.run_sync(read)
 
 
 async def pass_on(api: ASGIApp, scope: Scope, receive: Receive, send: Send, *, path: str, secret: str) -> None:

@@ -25,6 +25,7 @@ _FILES: Mapping[str, Path] = {
     "htmx.js": _BROUGHT / "htmx.org" / "dist" / "htmx.min.js",
     "echarts.js": _BROUGHT / "echarts" / "dist" / "echarts.min.js",
 }  # By what pages call them; `make install` brings them, and pages work without.
+_COLOURS = re.compile("\x1b\\[[0-9;:]*m")  # Of a terminal.
 _JOB_ID = re.compile(r"\bjob-[a-z0-9]{12}\b")
 
 
@@ -93,7 +94,6 @@ def _environment() -> Environment:
     made.globals |= {
         "root": PAGES,
         "release": RELEASE,
-        "pages": (),
         "job_path": job_path,
         "has_charts": has_charts,
         "has_htmx": _FILES["htmx.js"].is_file,
@@ -102,8 +102,12 @@ def _environment() -> Environment:
 
 
 def _clean(value: Any) -> Any:
-    """Takes out of text what has no look of its own, and what turns the order of the letters around it."""
-    return CONTROL.sub("", value) if isinstance(value, str) and not isinstance(value, Markup) else value
+    """Takes out of text its colours, what has no look of its own, and what turns the order of the letters around it."""
+    return _plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _plain(words: str) -> str:
+    return CONTROL.sub("", _COLOURS.sub("", words))
 
 
 def _moment(at_s: float | None, style: str = "clock") -> Markup:
@@ -118,5 +122,5 @@ def _moment(at_s: float | None, style: str = "clock") -> Markup:
 
 def _linked(words: object) -> Markup:
     """Returns words in which ids of jobs lead to their pages."""
-    said = str(escape(CONTROL.sub("", str(words))))
+    said = str(escape(_plain(str(words))))
     return Markup(_JOB_ID.sub(lambda found: f'<a href="{PAGES}/jobs/{found[0]}">{found[0]}</a>', said))

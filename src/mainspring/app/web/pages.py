@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, final
 from urllib.parse import quote, urlencode
 
+from anyio import to_thread
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -21,12 +23,28 @@ from mainspring.app.web.inside import Inside, Refusal, pass_on
 from mainspring.app.web.look import Shown, asset, draw
 from mainspring.app.web.tables import job_path
 from mainspring.app.web.views.acts import act
+from mainspring.app.web.views.alerts import view_alerts
+from mainspring.app.web.views.changes import view_changes
+from mainspring.app.web.views.fleet import node_path, view_fleet
 from mainspring.app.web.views.job import view_job
+from mainspring.app.web.views.jobs import view_jobs, view_mine
+from mainspring.app.web.views.nodes import act_on_node, view_cluster, view_node
+from mainspring.app.web.views.queue import view_queue
+from mainspring.app.web.views.teams import view_teams
 from mainspring.app.web.visit import View, Visit
 from mainspring.domain.errors import InvalidInput, MainspringError, NotAllowed, NotFound, TooManyRequests
 from mainspring.domain.ports import Clock, Dice
 
 VIEWS: dict[str, View] = {
+    "/": view_mine,
+    "/jobs": view_jobs,
+    "/queue": view_queue,
+    "/fleet": view_fleet,
+    "/clusters/{cluster}": view_cluster,
+    "/clusters/{cluster}/nodes/{node}": view_node,
+    "/teams": view_teams,
+    "/alerts": view_alerts,
+    "/changes": view_changes,
     "/jobs/{job}": view_job,
 }
 _FILE_S = 3_600  # How long a browser need not ask for what pages load again; their addresses name the release.
@@ -51,6 +69,7 @@ _HEADERS = {
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
     "cache-control": "no-store",
 }
+_ONCE = ("done", "export")  # What an address asks for this time alone, and not whenever the page is drawn anew.
 _EXPORTS = {"csv": "text/csv", "json": "application/json"}
 
 
@@ -72,6 +91,7 @@ def create_pages(api: ASGIApp, clock: Clock, dice: Dice) -> Starlette:
             Route("/static/{name}", _static),
             Route("/api/{path:path}", _Passed(pages)),
             Route("/jobs/{job}/{what}", pages.act, methods=["POST"]),
+            Route("/clusters/{cluster}/nodes/{node}/{what}", pages.act_on_node, methods=["POST"]),
             *views,
         ],
         middleware=[Middleware(_Guarded)],
@@ -84,6 +104,16 @@ def create_pages(api: ASGIApp, clock: Clock, dice: Dice) -> Starlette:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """What requests are counted by, as of the API their routes."""
+
+    name: str
+
+
+_PAGE = _Named("page")
+
+
 @final
 class _Guarded:
     """Adds to every answer what keeps a browser from doing more with it than we mean."""
@@ -92,6 +122,9 @@ class _Guarded:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serves one request, which is counted as one of a page."""
+        scope["route"] = _PAGE
+
         async def guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 given = {name for name, _ in message.get("headers", ())}
@@ -172,13 +205,24 @@ class _Pages:
 
     async def act(self, request: Request) -> Response:
         """Does something to a job, then shows it."""
-        secret = entry.secret_of(request)
-        fields = await entry.form_of(request)
-        entry.require_form(fields, secret)
-        visit = await self.visit(request, secret)
+        visit, fields = await self._asked(request)
         job, what = request.path_params["job"], request.path_params["what"]
         await act(visit.lab, job, what, fields)
         return RedirectResponse(f"{job_path(job)}?{urlencode({'done': what})}", 303)
+
+    async def act_on_node(self, request: Request) -> Response:
+        """Does something to a node, then shows it."""
+        visit, fields = await self._asked(request)
+        cluster, node, what = (request.path_params[name] for name in ("cluster", "node", "what"))
+        await act_on_node(visit.lab, cluster, node, what, fields)
+        return RedirectResponse(node_path(cluster, node), 303)
+
+    async def _asked(self, request: Request) -> tuple[Visit, dict[str, str]]:
+        """Returns who sent a form of ours, and its fields."""
+        secret = entry.secret_of(request)
+        fields = await entry.form_of(request)
+        entry.require_form(fields, secret)
+        return await self.visit(request, secret), fields
 
     async def tell(self, request: Request, error: Exception) -> Response:
         """Shows an error and what to do about it; who is nobody signs in first."""
@@ -233,8 +277,10 @@ async def _viewed(pages: _Pages, view: View, request: Request) -> Response:
             raise NotFound("take a table out", got=repr(f"{name}.{form}"[:80]), wanted=", ".join(shown.grids))
         named = {"content-disposition": f'attachment; filename="{grid.name}.{form}"'}
         return Response(grid.as_csv if form == "csv" else grid.as_json, media_type=_EXPORTS[form], headers=named)
-    here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-    return _drawn(
+    asked = urlencode([(name, value) for name, value in request.query_params.multi_items() if name not in _ONCE])
+    here = request.url.path + (f"?{asked}" if asked else "")
+    drawn = partial(
+        _drawn,
         shown,
         person=visit.person,
         csrf=entry.csrf_of(visit.secret),
@@ -242,6 +288,7 @@ async def _viewed(pages: _Pages, view: View, request: Request) -> Response:
         here=here,
         path=request.url.path,
     )
+    return await to_thread.run_sync(drawn)
 
 
 def _entered(request: Request, secret: str, wanted: str) -> Response:
@@ -251,7 +298,7 @@ def _entered(request: Request, secret: str, wanted: str) -> Response:
 
 
 def _drawn(shown: Shown, **given: Any) -> Response:
-    nobody = {"person": None, "csrf": "", "now_s": 0.0, "here": f"{PAGES}/", "path": ""}
+    nobody = {"pages": tuple(VIEWS), "person": None, "csrf": "", "now_s": 0.0, "here": f"{PAGES}/", "path": ""}
     return HTMLResponse(draw(shown, **(nobody | given)), shown.status)
 
 

@@ -27,6 +27,7 @@ class Cell:
         tone: How it is to look: a state, or what a state means ("good", "bad", "warn", "dim"); "" for plain.
         at_s: The moment it tells, seconds since the Unix epoch: drawn in the reader's own time zone.
         share: Drawn as a bar, 0 to 1.
+        note: Said beside it, smaller.
     """
 
     text: str
@@ -35,6 +36,7 @@ class Cell:
     tone: str = ""
     at_s: float | None = None
     share: float | None = None
+    note: str = ""
 
     @property
     def raw(self) -> str | float:
@@ -144,6 +146,13 @@ def percent(share: float | None) -> Cell:
 def size(size_bytes: float) -> Cell:
     """Returns a size in bytes."""
     return Cell(text=size_text(size_bytes), value=size_bytes)
+
+
+def expected(start_s: float | None, *, exact: bool) -> Cell:
+    """Returns when a job is expected to start; `exact` where room is kept for it."""
+    if start_s is None:
+        return Cell(text="reserved" if exact else "-", value="")
+    return Cell(text=iso(start_s), value=iso(start_s), at_s=start_s, note="reserved" if exact else "estimate")
 
 
 def state(word: str) -> Cell:

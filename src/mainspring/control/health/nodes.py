@@ -25,11 +25,13 @@ class NodeHealth:
     Args:
         findings: The rules that hold, in their order.
         lemon_score: See `lemon_score`.
+        stands: Whether something fatal was said that nobody has taken back, however long ago.
     """
 
     at: NodeRef
     findings: tuple[Finding, ...] = ()
     lemon_score: float = 0.0
+    stands: bool = False
 
     @property
     def state(self) -> HealthState:
@@ -97,9 +99,14 @@ class HealthFold:
         assert all(rule.window_s <= REMEMBERED_S for rule in self._rules)
 
     def clear(self, at: NodeRef, at_s: float) -> None:
-        """Holds nothing against a node, but for its score, that was seen until a time: somebody has looked at it."""
+        """Holds nothing against a node that was seen until a time, but how often it failed: somebody looked at it."""
         told = self._told.setdefault(at, _Told())
         told.cleared_s = max(told.cleared_s, at_s)
+
+    def size(self, at: NodeRef) -> int:
+        """Returns how many events of a node are remembered: what it takes to tell how it is."""
+        told = self._told.get(at)
+        return 0 if told is None else len(told.events)
 
     def nodes(self) -> tuple[NodeRef, ...]:
         """Returns the nodes of which anything is remembered, in order."""
@@ -117,8 +124,9 @@ class HealthFold:
         standing = [each for each in _standing(heard) if each.at_s > told.cleared_s]
         return NodeHealth(
             at=at,
-            findings=findings(self._rules, since, standing, now_s),
+            findings=findings(self._rules, since, standing, faults, now_s),
             lemon_score=lemon_score(faults),
+            stands=any(each.fatal for each in standing),
         )
 
     def forget(self, now_s: float) -> None:

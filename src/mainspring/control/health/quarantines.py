@@ -18,7 +18,8 @@ from mainspring.domain.ids import ClusterName
 
 OWNER = "health"  # Of the cordons that follow; nobody else's is ever lifted.
 FABRIC_NODES = 2  # Of one leaf whose links fail: one is tolerated, and closed; two are the switch's.
-QUARANTINE_S = 86_400.0  # It ends by itself, unless what it stands for is still found by then.
+QUARANTINE_S = 86_400.0  # It ends by itself, unless what it stands for is still found by then;
+PEOPLE_S = 7 * 86_400.0  # where people are asked for, who work by day and on five of seven, later.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,8 +87,9 @@ def decide(
 ) -> Decided:
     """Returns what is to be closed and opened now.
 
-    A node of which a rule says that it has failed is closed until none says so any more, or nobody has said it again
-    for `QUARANTINE_S`; one that is suspect is told of, and stays open. Nodes are asked for in their order, so that
+    A node of which a rule says that it has failed is closed until none says so any more and what was fatal is taken
+    back, or until its time is over; one that is suspect is told of, and stays open. That a rule looks no further back
+    does not repair a node. Nodes are asked for in their order, so that
     equal facts give equal answers.
 
     Args:
@@ -104,7 +106,7 @@ def decide(
         place = places.get(health.at)
         failed = [each for each in health.findings if each.state is HealthState.FAILED]
         acts = [each for each in failed if each.strategy is Strategy.ACT]
-        if not acts and health.at in closed:
+        if not acts and not health.stands and health.at in closed:
             over.add(health.at)
         if place is None or not failed:
             continue
@@ -157,7 +159,7 @@ def _quarantine(at: NodeRef, finding: Finding, known: Quarantine | None, now_s: 
         evidence=finding.evidence,
         repair=finding.repair,
         from_s=now_s if known is None else known.from_s,
-        until_s=now_s + QUARANTINE_S,
+        until_s=now_s + (PEOPLE_S if finding.repair is Repair.CALL_PEOPLE else QUARANTINE_S),
     )
 
 

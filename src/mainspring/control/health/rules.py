@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from mainspring.control.health.lemons import LEMON_SCORE, LEMON_WINDOW_S, episodes, lemon_score
 from mainspring.domain.errors import InvalidInput, nearest
 from mainspring.domain.hardware.health import (
+    STRAGGLER,
     HealthEvent,
     HealthSource,
     HealthState,
@@ -35,16 +36,19 @@ class Seen:
     Args:
         events: All of them.
         standing: Those that nobody has taken back since.
+        history: All of them, and those that were before somebody has looked at the node.
     """
 
     events: tuple[HealthEvent, ...]
     standing: tuple[HealthEvent, ...]
+    history: tuple[HealthEvent, ...] = ()
 
     def to_act_on(self) -> Seen:
         """Returns those of them from which anything may follow."""
         return Seen(
             events=tuple(each for each in self.events if each.strategy is Strategy.ACT),
             standing=tuple(each for each in self.standing if each.strategy is Strategy.ACT),
+            history=tuple(each for each in self.history if each.strategy is Strategy.ACT),
         )
 
 
@@ -90,13 +94,18 @@ class Finding:
 
 
 def findings(
-    rules: Iterable[Rule], events: Sequence[HealthEvent], standing: Sequence[HealthEvent], now_s: float
+    rules: Iterable[Rule],
+    events: Sequence[HealthEvent],
+    standing: Sequence[HealthEvent],
+    history: Sequence[HealthEvent],
+    now_s: float,
 ) -> tuple[Finding, ...]:
     """Returns what rules find in the events of one node, in their order.
 
     Args:
         events: None that says that all is well; in order, none later than now.
         standing: Those that nobody has taken back since.
+        history: See `Seen`.
     """
     found: list[Finding] = []
     for rule in rules:
@@ -104,6 +113,7 @@ def findings(
         seen = Seen(
             events=tuple(each for each in events if each.at_s > since_s),
             standing=tuple(each for each in standing if each.at_s > since_s),
+            history=tuple(each for each in history if each.at_s > since_s),
         )
         sure = tuple(rule.evidence(seen.to_act_on())) if rule.strategy is Strategy.ACT else ()
         evidence = sure or tuple(rule.evidence(seen))
@@ -168,7 +178,11 @@ def _asks_for_more(seen: Seen) -> Sequence[HealthEvent]:
 
 
 def _lemon(seen: Seen) -> Sequence[HealthEvent]:
-    return seen.events if lemon_score(seen.events) >= LEMON_SCORE else ()
+    return seen.history if lemon_score(seen.history) >= LEMON_SCORE else ()
+
+
+def _slow(seen: Seen) -> Sequence[HealthEvent]:
+    return [each for each in seen.standing if each.check == STRAGGLER]
 
 
 def _by_scope(events: Iterable[HealthEvent], kind: ScopeKind | None = None) -> list[list[HealthEvent]]:
@@ -212,9 +226,17 @@ RULES: tuple[Rule, ...] = (
         name="flapping-link",
         window_s=HOUR_S,
         words=f"a link failed {LINK_FAULTS} times or more in an hour",
-        state=HealthState.SUSPECT,
+        state=HealthState.FAILED,
         repair=Repair.CALL_PEOPLE,
         evidence=_flapping_link,
+    ),
+    Rule(
+        name="slow",
+        window_s=HOUR_S,
+        words="everybody waits for it",
+        state=HealthState.FAILED,
+        repair=Repair.RESTART_NODE,
+        evidence=_slow,
     ),
     Rule(
         name="asks-for-more",

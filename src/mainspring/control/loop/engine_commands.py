@@ -219,6 +219,7 @@ class EngineCommands:
             tier=spec.tier,
             duration_s=spec.duration_s or None,
             attestation=attestation,
+            log_form=self._settings.log_form,
         )
 
 

@@ -194,12 +194,15 @@ class Loop:
         if check.away:
             self._silence.forget()  # It was this controller that was away.
         if not check.leads:
-            self._plans.hide()
+            self._plans.follow(following=leadership.shared)
             if leadership.shared:
                 with leadership.read() as connection:
                     self._fleet.follow(connection)
                     self._mirror.refresh(connection, now_s)  # Who takes the lead need not read all that waits.
+                    if self._plans.wanted:
+                        self._mirror.count_plans(connection)
                 self._followed = True
+                self._show(now_s)
             yield Step.FOLLOWING
             return
         yield Step.LEADING
@@ -263,13 +266,21 @@ class Loop:
         except MainspringError as error:
             # A cluster whose own records are damaged is as good as silent, and must not hold up the others.
             if not isinstance(error, Unavailable):
-                _log.warning("cluster %s cannot be observed: %s", cluster, error)
+                _log.warning("cluster %s cannot be observed: %s", cluster, error, extra={"cluster": cluster})
             self._fleet.silent(cluster)
             self._silence.missed(cluster, monotonic_s=self._clock.monotonic_s())
             return None
         self._silence.heard(cluster)
         self._fleet.answered(inventory, now_s=self._clock.now_s())
         return {allocation.allocation: allocation for allocation in found}
+
+    def _show(self, now_s: float) -> None:
+        """Makes the plan that another controller would make now, where somebody asks this one."""
+        if self._plans.wanted:
+            seen = self._fleet.seen()
+            silent_s = {name: 0.0 if one.answering else max(0.0, now_s - one.seen_s) for name, one in seen.items()}
+            self._mirror.feed_fleet(self._fleet, silent_s)
+            self._plans.show(self._mirror, now_s)
 
     def _plan(self, now_s: float) -> Plan | None:
         at_s = self._clock.monotonic_s()

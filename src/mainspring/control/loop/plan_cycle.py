@@ -32,9 +32,28 @@ class PlanCycle:
         self._version = -1
         self._at_s = -inf
 
-    def hide(self) -> None:
-        """Shows no plan: somebody else makes them."""
-        self._pictures.newest = None
+    def follow(self, *, following: bool) -> None:
+        """Shows no plan of this controller's: somebody else makes them, if anybody does.
+
+        Args:
+            following: Whether this controller knows what they are made from.
+        """
+        self._pictures.newest, self._pictures.following = None, following
+
+    @property
+    def wanted(self) -> bool:
+        """Returns whether somebody asks a controller that makes no plans what one would be."""
+        return self._pictures.wanted
+
+    def show(self, mirror: ActiveState, now_s: float) -> None:
+        """Makes the plan that would be made now, for whoever asks; nothing of it happens.
+
+        Args:
+            mirror: What has not ended, and the fleet.
+        """
+        snapshot = mirror.snapshot(now_s)
+        decided = plan(snapshot, self._policy, now_s, Budget())
+        self._pictures.answer(LatestPlan(snapshot=snapshot, policy=self._policy, now_s=now_s, plan=decided))
 
     def decide(self, mirror: ActiveState, now_s: float, *, monotonic_s: float) -> Plan | None:
         """Returns a plan, None while the last one stands.
@@ -48,5 +67,5 @@ class PlanCycle:
         self._version, self._at_s = mirror.version, monotonic_s
         snapshot = mirror.snapshot(now_s)
         decided = plan(snapshot, self._policy, now_s, Budget())
-        self._pictures.newest = LatestPlan(snapshot=snapshot, policy=self._policy, now_s=now_s, plan=decided)
+        self._pictures.lead(LatestPlan(snapshot=snapshot, policy=self._policy, now_s=now_s, plan=decided))
         return decided

@@ -9,10 +9,12 @@ from types import MappingProxyType
 import sqlalchemy as sa
 
 from mainspring.checkpoint import job_folder
+from mainspring.control.service.traces.telling import parent_of
 from mainspring.control.store.holdings import (
     KEPT,
     AllocationRecord,
     allocations_of,
+    layout,
     live_allocations_of,
     parts,
     ranks_min,
@@ -47,12 +49,12 @@ from mainspring.domain.wire import (
     HeartbeatReply,
     LeadEvent,
     Orders,
-    RankPlace,
     Register,
     RoleOrders,
 )
 from mainspring.domain.wire.events.attempts import LeadNamedEvent
 from mainspring.domain.wire.events.leads import ResultEvent, UnknownWordEvent
+from mainspring.domain.wire.telemetry import TRACEPARENT_VARIABLE, place_of_attempt
 from mainspring.objects import BLOBS, Access
 
 ADDRESS_LENGTH_MAX = 255
@@ -96,41 +98,6 @@ class _Gang:
     def size(self) -> int:
         """Returns how many agents there are to be."""
         return sum(one.nodes for one in self.allocations)
-
-
-def layout(held: Sequence[tuple[AllocationRecord, Grant]], *, only: int | None = None) -> tuple[RankPlace, ...]:
-    """Returns where every rank of an attempt lives.
-
-    Agents are numbered over all allocations' nodes in order, ranks over all agents; so rank 0 lives with agent 0, and
-    the ranks of one role are neighbours until the role grows.
-
-    Args:
-        held: The attempt's allocations with what they hold, in order of place.
-        only: Just this agent's ranks, unless None.
-    """
-    sizes: dict[RoleName, int] = {}
-    for _, part in held:
-        sizes[part.role] = sizes.get(part.role, 0) + sum(part.ranks)
-    places: list[RankPlace] = []
-    seen: dict[RoleName, int] = {}
-    for one, part in held:
-        first = one.rank_first
-        for agent, count in enumerate(part.ranks, start=one.agent_first):
-            before = seen.get(part.role, 0)
-            seen[part.role] = before + count
-            if only in (None, agent):
-                places += [
-                    RankPlace(
-                        rank=first + each,
-                        role=part.role,
-                        role_rank=before + each,
-                        role_size=sizes[part.role],
-                        agent=agent,
-                    )
-                    for each in range(count)
-                ]
-            first += count
-    return tuple(places)
 
 
 def register(
@@ -218,7 +185,7 @@ def _orders(connection: sa.Connection, attempt: AttemptRecord, agent: int, gang:
     earlier = attempt.number if attempt.epoch > 1 else attempt.number - 1  # A lead before may have told of steps too.
     job = jobs_by_id(connection, [attempt.job])[attempt.job]
     spec = spec.sized(job.overrides.fewest()) if job.overrides is not None else spec
-    environment = _array_place(job)
+    environment = {**_array_place(job), **_traced(connection, attempt, spec, rules)}
     return Orders(
         ready=ready,
         attempt=attempt.id,
@@ -491,6 +458,16 @@ def _array_place(job: JobRecord) -> Mapping[str, str]:
     if job.array is None:
         return {}
     return {"MAINSPRING_ARRAY_INDEX": str(job.array_index), "MAINSPRING_ARRAY_COUNT": str(job.array_count)}
+
+
+def _traced(connection: sa.Connection, attempt: AttemptRecord, spec: JobSpec, rules: Rules) -> Mapping[str, str]:
+    """Returns what a program's own spans hang under: the attempt's where that is told, else what its job came with."""
+    if any(TRACEPARENT_VARIABLE in role.environment for role in spec.roles):
+        return {}  # It was given one by name.
+    parent = parent_of(connection, attempt.job)
+    told = bool(rules.settings.traces.endpoint)
+    place = place_of_attempt(attempt.job, attempt.id, parent=parent) if told else parent
+    return {} if place is None else {TRACEPARENT_VARIABLE: str(place)}
 
 
 def _place(part: Grant, call: Register) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import final
 
 from mainspring.control.loop.loop import Step
@@ -52,21 +52,27 @@ class Pulse:
         # Anybody may ask: what else there is to say of a fault of ours stands in the server's log.
         self._error = str(error) if isinstance(error, MainspringError) else f"a fault: {type(error).__name__}"
 
-    def health(self, leader: Callable[[], Lease], held: Callable[[], int]) -> Health:
+    def health(
+        self,
+        leader: Callable[[], Lease],
+        held: Callable[[], int],
+        breakers: Callable[[], Mapping[ClusterName, str]],
+    ) -> Health:
         """Returns how the controller is, also while its store does not answer.
 
         Args:
             leader: Reads the leader's lease.
             held: Reads how many allocations run that the store does not know, and wait for an operator.
+            breakers: Reads which clusters' breakers are open, and why.
         """
-        now_s, beyond = self._clock.now_s(), 0
+        now_s, beyond, opened = self._clock.now_s(), 0, dict[ClusterName, str]()
         try:
-            lease, beyond = leader(), held()
+            lease, beyond, opened = leader(), held(), dict(breakers())
             epoch, lead, store = lease.epoch, self._lead(lease, now_s - lease.expires_s), _check("store", self._error)
         except MainspringError as error:
             epoch, lead, store = 0, _check("lead", "its lease cannot be read"), _check("store", str(error))
         ends = [_check("server", "it ends, and gives up the lead")] if self.ending else []
-        checks = (*ends, self._loop(), lead, store, *_beyond(beyond), *self._each_cluster(now_s))
+        checks = (*ends, self._loop(), lead, store, *_beyond(beyond), *self._each_cluster(now_s), *_breakers(opened))
         worst = max((check.status for check in checks), key=list(HealthStatus).index)
         return Health(status=worst, leader_epoch=epoch, checks=checks, release=RELEASE)
 
@@ -119,6 +125,13 @@ def _beyond(held: int) -> Iterable[HealthCheck]:
     if held:
         words = "go beyond what the store knows and are held; next: ms restore"
         yield _check("held", f"{held} allocations {words}", HealthStatus.DEGRADED)
+
+
+def _breakers(opened: Mapping[ClusterName, str]) -> Iterable[HealthCheck]:
+    """Yields what is to be said of breakers that are open, and of no other."""
+    for cluster, words in opened.items():
+        told = f"is open, so that health closes and opens nothing there: {words}; next: ms health incidents"
+        yield _check(f"breaker of {cluster}", told, HealthStatus.DEGRADED)
 
 
 def _check(name: str, words: str, bad: HealthStatus = HealthStatus.FAILING) -> HealthCheck:

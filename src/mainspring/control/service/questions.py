@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from threading import Lock
 from typing import final
 
 from mainspring.control.service.lists import JobFilter
+from mainspring.control.service.nodes.maps import map_of
+from mainspring.control.service.metrics.glance import Glances
 from mainspring.control.service.planning import remedies as remedies_of
 from mainspring.control.service.planning import view_plan, waiting_why, what_if
 from mainspring.control.service.views import find_job, list_nodes, list_verdicts, view_clusters, view_why
@@ -17,9 +19,21 @@ from mainspring.control.state.latest_plan import LatestPlan, LatestPlans
 from mainspring.control.store.records import ACTIVE_MAX
 from mainspring.control.store.rows import RowMapping
 from mainspring.control.store.schema import plans
+from mainspring.control.store.settings import Settings
 from mainspring.control.store.store import Store
 from mainspring.control.store.tokens import LAB_ITSELF, Caller, sight
-from mainspring.domain.answers import SHOWN_MAX, NodeView, PlanLine, PlanView, Verdict, WhatIf, WhatIfAnswer, Why
+from mainspring.domain.answers import (
+    SHOWN_MAX,
+    ClusterMap,
+    Glance,
+    NodeView,
+    PlanLine,
+    PlanView,
+    Verdict,
+    WhatIf,
+    WhatIfAnswer,
+    Why,
+)
 from mainspring.domain.errors import InvalidInput, NotFound, Unavailable, nearest
 from mainspring.domain.fleet import NodeOrder
 from mainspring.domain.ids import ClusterName, TeamName
@@ -39,15 +53,27 @@ class Questions:
 
     Args:
         pictures: The last plan.
+        wake: Told that somebody waits for a picture.
         fleet: What the engines said.
     """
 
-    def __init__(self, store: Store, pictures: LatestPlans, fleet: FleetView, clock: Clock) -> None:
+    def __init__(
+        self,
+        store: Store,
+        pictures: LatestPlans,
+        fleet: FleetView,
+        clock: Clock,
+        wake: Callable[[], None],
+        *,
+        settings: Settings,
+    ) -> None:
+        self._wake = wake
         self._store = store
         self._fleet = fleet
         self._clock = clock
         self._pictures = pictures
         self._asking = Lock()
+        self._glances = Glances(fleet, lease_s=settings.lease_s)
 
     def why(self, reference: str, caller: Caller = LAB_ITSELF, *, remedies: bool = False) -> Why:
         """Returns why a job is where it is, or waits.
@@ -65,7 +91,7 @@ class Questions:
             answer = view_why(connection, find_job(connection, reference, caller), self._clock.now_s())
             holds = read_closed(connection)
         answer = replace(answer, ordered=tuple(one for one in self._ordered() if one.job == answer.job))
-        picture = self._pictures.newest
+        picture = self._shown() if remedies else self._pictures.newest
         if answer.limit is Limit.PAUSED or answer.state is not JobState.QUEUED:
             return answer
         if picture is not None:
@@ -83,11 +109,27 @@ class Questions:
     def plan(self, caller: Caller = LAB_ITSELF) -> PlanView:
         """Returns the last plan, which anybody may read: it names jobs by their ids alone.
 
+        A controller that follows another shows the one that would be made now.
+
         Raises:
-            Unavailable: This controller does not lead, or has not planned yet.
+            Unavailable: There is no plan yet.
         """
         picture = self._picture("show the last plan")
         return replace(view_plan(picture.plan, picture.now_s), ordered=self._ordered()[:SHOWN_MAX])
+
+    def glance(self, caller: Caller = LAB_ITSELF, *, limit: int = 10) -> Glance:
+        """Returns the lab at a glance.
+
+        Args:
+            limit: The most jobs of each kind.
+
+        Raises:
+            Unavailable: There is no plan yet.
+        """
+        picture = self._picture("look at the lab")
+        with self._store.read() as connection:
+            seen = sight(connection, caller)
+            return self._glances.look(connection, picture, now_s=self._clock.now_s(), limit=limit, seen=seen)
 
     def _ordered(self) -> tuple[NodeOrder, ...]:
         return tuple(order for seen in self._fleet.seen().values() for order in seen.inventory.orders)
@@ -116,12 +158,24 @@ class Questions:
             wanted = JobFilter(state=JobState.QUEUED, team=team, seen=sight(connection, caller))
             return list_verdicts(connection, wanted, limit=limit)
 
+    def fleet_map(self, caller: Caller = LAB_ITSELF) -> tuple[ClusterMap, ...]:
+        """Returns the map of every cluster, in order of name, which anybody may read."""
+        with self._store.read() as connection:
+            return tuple(map_of(view) for view in view_clusters(connection, self._fleet, self._clock.now_s()))
+
     def nodes(
-        self, cluster: str, caller: Caller = LAB_ITSELF, *, after: str | None = None, limit: int = LIST_MAX
+        self,
+        cluster: str,
+        caller: Caller = LAB_ITSELF,
+        *,
+        within: str | None = None,
+        after: str | None = None,
+        limit: int = LIST_MAX,
     ) -> tuple[NodeView, ...]:
         """Returns the nodes of a cluster, or its slots, in order of name, which anybody may read.
 
         Args:
+            within: Only those in a domain of this name, unless None.
             after: The last one seen, None to begin.
             limit: The most to return, up to `LIST_MAX`.
 
@@ -134,7 +188,7 @@ class Questions:
             view = known.get(ClusterName(cluster))
             if view is None:
                 raise NotFound("list nodes", on=f"cluster {cluster[:80]!r}", wanted=nearest(cluster[:80], known))
-            return list_nodes(connection, view, after=after, limit=limit)
+            return list_nodes(connection, view, within=within, after=after, limit=limit)
 
     def what_if(self, changes: WhatIf, caller: Caller = LAB_ITSELF) -> WhatIfAnswer:
         """Returns what some changes would make of the last plan; nothing of it happens.
@@ -142,7 +196,7 @@ class Questions:
         Raises:
             NotFound: A change speaks of a cluster, chip or team that is not known.
             InvalidInput: There would be too many nodes or jobs, or the teams would be no tree.
-            Unavailable: This controller does not lead, has not planned yet, or is kept busy with such questions.
+            Unavailable: There is no plan yet, or this controller is kept busy with such questions.
         """
         picture = self._picture("try a change")
         count = sum(submit.count for submit in changes.submits) + len(picture.snapshot.pending.jobs)
@@ -151,8 +205,11 @@ class Questions:
         with self._asked("try a change"):
             return what_if(picture, changes)
 
+    def _shown(self) -> LatestPlan | None:
+        return self._pictures.shown(self._clock.now_s(), self._wake)
+
     def _picture(self, attempted: str) -> LatestPlan:
-        picture = self._pictures.newest
+        picture = self._shown()
         if picture is None:
             raise Unavailable(attempted, got="no plan yet on this controller", next_step="ask again in a moment")
         return picture

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from mainspring.control.service.limits import require_room_for_jobs
 from mainspring.control.service.machines import KnownMachines
 from mainspring.control.store.audit import Deed, note_all
-from mainspring.control.store.ledger import StateWriter, member_name
+from mainspring.control.store.ledger import StateWriter
 from mainspring.control.store.records import (
     FreshJob,
     FreshJobs,
@@ -21,6 +21,7 @@ from mainspring.control.store.records import (
     RemovedJob,
     chunks,
     jobs_by_id,
+    member_name,
     read_text,
     removed_jobs,
     tenants,

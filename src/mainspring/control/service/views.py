@@ -293,16 +293,25 @@ def list_verdicts(connection: sa.Connection, wanted: JobFilter, *, limit: int) -
 
 
 def list_nodes(
-    connection: sa.Connection, view: ClusterView, *, after: str | None, limit: int, only: NodeName | None = None
+    connection: sa.Connection,
+    view: ClusterView,
+    *,
+    within: str | None = None,
+    after: str | None,
+    limit: int,
+    only: NodeName | None = None,
 ) -> tuple[NodeView, ...]:
     """Returns nodes of a cluster, in order of name.
 
     Args:
+        within: Only those in a domain of this name, unless None.
         after: The last one seen, None to begin.
         limit: The most to return.
         only: Just this one, unless None.
     """
     every = view.inventory.nodes
+    if within is not None:
+        every = tuple(node for node in every if any(name == within for _, name in node.domains))
     left = (node for node in every if (after is None or node.name > after) and only in (None, node.name))
     shown, cluster = tuple(islice(left, limit)), view.inventory.cluster
     avoided = {one.at.node: one for one in view.avoided}

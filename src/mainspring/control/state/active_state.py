@@ -131,8 +131,12 @@ class ActiveState:
         Called once that leader can write nothing more. So whoever followed it reads anew what lives, and not all that
         waits.
         """
-        self.plan_number = connection.execute(_NEWEST_PLAN).scalar() or 0
+        self.count_plans(connection)
         self._touched |= dict.fromkeys([*self.attempts, *(one.attempt for one in self.allocations)])
+
+    def count_plans(self, connection: sa.Connection) -> None:
+        """Learns the number of the newest plan, which whoever leads counts by itself."""
+        self.plan_number = connection.execute(_NEWEST_PLAN).scalar() or 0
 
     def snapshot(self, now_s: float) -> Snapshot:
         """Returns all this, with the fleet and what teams have spent until now, as the planner sees it."""

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from threading import Condition
+from typing import final
 
 from mainspring.domain.plan import Plan
 from mainspring.planner import Policy, Snapshot
+
+COPY_S = 5.0  # How old a follower's picture may be: half of how long a leader's stands while nothing changes.
+ANSWER_S = 30.0  # A tick under way and a plan of a large lab take seconds.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -22,8 +28,54 @@ class LatestPlan:
     plan: Plan
 
 
+@final
 class LatestPlans:
-    """The newest picture, None while this controller does not lead or has not planned. Used by many threads."""
+    """The newest picture; of a controller that follows another, one of its own where somebody asks. Used by many
+    threads.
+
+    `newest` is None while this controller does not lead or has not planned.
+    """
 
     def __init__(self) -> None:
         self.newest: LatestPlan | None = None
+        self.following = False
+        """Whether another controller makes the plans, and this one knows what they are made from."""
+        self._copy: LatestPlan | None = None
+        self._asked = 0
+        self._answered = 0
+        self._changed = Condition()
+
+    @property
+    def wanted(self) -> bool:
+        """Returns whether somebody waits for a picture of this controller's own."""
+        return self._asked > self._answered
+
+    def lead(self, picture: LatestPlan) -> None:
+        """Shows a picture of this controller, which leads; to those too who asked while it did not."""
+        self.newest, self.following = picture, False
+        if self.wanted:
+            self.answer(picture)
+
+    def answer(self, copy: LatestPlan) -> None:
+        """Shows a picture to those who asked this controller while it follows another."""
+        with self._changed:
+            self._copy, self._answered = copy, self._asked
+            self._changed.notify_all()
+
+    def shown(self, now_s: float, wake: Callable[[], None]) -> LatestPlan | None:
+        """Returns the newest picture; while another controller leads, what this one makes of the same facts, which
+        takes a tick unless others have just asked. None where nobody makes one.
+
+        Args:
+            wake: Wakes the loop.
+        """
+        if self.newest is not None or not self.following:
+            return self.newest
+        with self._changed:
+            if self._copy is not None and 0.0 <= now_s - self._copy.now_s < COPY_S:
+                return self._copy
+            self._asked += 1
+            mine = self._asked
+            wake()
+            self._changed.wait_for(lambda: self._answered >= mine, ANSWER_S)
+            return self._copy if self._answered >= mine else None

@@ -23,6 +23,7 @@ from mainspring.control.store.schema import UNCOUNTED, accounts, attempts, charg
 from mainspring.domain.goodput import Goodput, TimeUse, total
 
 DAY_S = 86_400.0
+_USES = tuple((use, use.value) for use in TimeUse)  # Read for every attempt of every report.
 _UNTOLD = (StopCause.LOST.value, StopCause.FENCED.value)
 
 
@@ -170,8 +171,11 @@ class _Span:
 
 def _told(attempt: AttemptRecord, allocated_s: float) -> dict[TimeUse, float]:
     """Returns what leads reported, at most what was allocated."""
-    ledgers = (attempt.seconds_before, attempt.seconds)
-    seconds = {use: fsum(max(0.0, told.get(use.value, 0.0)) for told in ledgers) for use in TimeUse}
+    before, last = attempt.seconds_before, attempt.seconds
+    if not before and not last:
+        return dict.fromkeys(TimeUse, 0.0)
+    seconds = {use: max(0.0, before.get(name, 0.0)) + max(0.0, last.get(name, 0.0)) for use, name in _USES}
     whole_s = fsum(seconds.values())
-    share = min(1.0, allocated_s / whole_s) if whole_s > 0 else 1.0
-    return {use: told_s * share for use, told_s in seconds.items()}
+    if whole_s <= allocated_s:
+        return seconds
+    return {use: told_s * (allocated_s / whole_s) for use, told_s in seconds.items()}

@@ -20,6 +20,7 @@ from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, NodeName
 from mainspring.domain.job import JobSpec, Option, Overrides, Role
 from mainspring.domain.life import AllocationState, ended
 from mainspring.domain.plan import Grant
+from mainspring.domain.wire import RankPlace
 
 ALLOCATION_LIVE = tuple(state.value for state in AllocationState if not ended(state))
 PARTS_KEPT = 8_192  # Texts read once: the parts of a few of the largest attempts.
@@ -325,3 +326,38 @@ def _with(part: Grant, *, chip_milli: int, ranks: int) -> Grant:
         chip_milli=(chip_milli,),
         ranks=(ranks,),
     )
+
+
+def layout(held: Sequence[tuple[AllocationRecord, Grant]], *, only: int | None = None) -> tuple[RankPlace, ...]:
+    """Returns where every rank of an attempt lives.
+
+    Agents are numbered over all allocations' nodes in order, ranks over all agents; so rank 0 lives with agent 0, and
+    the ranks of one role are neighbours until the role grows.
+
+    Args:
+        held: The attempt's allocations with what they hold, in order of place.
+        only: Just this agent's ranks, unless None.
+    """
+    sizes: dict[RoleName, int] = {}
+    for _, part in held:
+        sizes[part.role] = sizes.get(part.role, 0) + sum(part.ranks)
+    places: list[RankPlace] = []
+    seen: dict[RoleName, int] = {}
+    for one, part in held:
+        first = one.rank_first
+        for agent, count in enumerate(part.ranks, start=one.agent_first):
+            before = seen.get(part.role, 0)
+            seen[part.role] = before + count
+            if only in (None, agent):
+                places += [
+                    RankPlace(
+                        rank=first + each,
+                        role=part.role,
+                        role_rank=before + each,
+                        role_size=sizes[part.role],
+                        agent=agent,
+                    )
+                    for each in range(count)
+                ]
+            first += count
+    return tuple(places)

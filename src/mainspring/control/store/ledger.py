@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from mainspring.control.store import tallies
 from mainspring.control.store.evidence import LostAttempt, counted, first_error, losses_of
 from mainspring.control.store.holdings import KEPT, AllocationRecord, live_allocations_of
-from mainspring.control.store.records import JOB_ROWS, AttemptRecord, JobRecord, add_rows, chunks, text_of
+from mainspring.control.store.records import JOB_ROWS, AttemptRecord, JobRecord, add_rows, chunks, member_name, text_of
 from mainspring.control.store.schema import REASON_LENGTH_MAX, agents, allocations, attempts, events, jobs
 from mainspring.domain.answers import Submit
 from mainspring.domain.codec import alike
@@ -122,16 +122,6 @@ def clipped(text: str) -> str:
     return text.replace("\0", "")[:REASON_LENGTH_MAX]
 
 
-def member_name(array: str, index: int) -> str:
-    """Returns the name of one job of an array.
-
-    Args:
-        array: The array's name.
-        index: The job's place in it.
-    """
-    return f"{array}-{index}"
-
-
 class StateWriter:
     """The moves of one transaction.
 
@@ -192,7 +182,11 @@ class StateWriter:
                 rows.append(one | other | {"spec": "", "submit_key": None, "code": None})
         add_rows(self.connection, jobs, rows)
         tallies.begin(self.connection, owner, rows)
-        told = [JobSubmittedEvent(name=str(row["name"]), team=TeamName(str(row["team"]))) for row in rows]
+        above = [submit.traceparent or None for submit, _, ids in made for _ in ids]
+        told = [
+            JobSubmittedEvent(name=str(row["name"]), team=TeamName(str(row["team"])), traceparent=parent)
+            for row, parent in zip(rows, above, strict=True)
+        ]
         self.tell_each([job for _, _, ids in made for job in ids], told)
 
     def cancel_queued(self, queued: Sequence[JobRecord], by: str) -> None:

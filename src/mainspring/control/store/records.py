@@ -121,6 +121,16 @@ def chunks(items: Iterable[Item], size: int = _CHUNK) -> Iterator[Sequence[Item]
         yield whole[start : start + size]
 
 
+def member_name(array: str, index: int) -> str:
+    """Returns the name of one job of an array.
+
+    Args:
+        array: The array's name.
+        index: The job's place in it.
+    """
+    return f"{array}-{index}"
+
+
 def live_jobs(connection: sa.Connection) -> tuple[JobRecord, ...]:
     """Returns every job that has not ended, oldest first, at most `ACTIVE_MAX`."""
     return JOB_ROWS.read(connection, _LIVE_JOBS)

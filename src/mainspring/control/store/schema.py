@@ -413,7 +413,7 @@ node_states = Table(
 )
 
 leases = Table(
-    "leases",
+    "leases",  # The lead; and how far events were looked at by those who tell of them, each under its own name.
     metadata,
     Column("name", _word(32), primary_key=True),
     Column("holder", _word(ID_LENGTH_MAX), nullable=False),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from mainspring.domain.life import Retention
 from mainspring.domain.team import NoticeRules, WaitingLimits
+from mainspring.domain.wire.telemetry import LogForm, TraceRules
 from mainspring.objects import Grants
 
 
@@ -39,6 +40,8 @@ class Settings:
         limits: What people, and teams without limits of their own, may have waiting.
         keep: What is kept at hand of what is over.
         notices: Where notices may be sent.
+        traces: Where traces are.
+        log_form: How agents say what they have to say.
     """
 
     interval_s: float = 0.5
@@ -61,6 +64,8 @@ class Settings:
     limits: WaitingLimits = field(default_factory=WaitingLimits)
     keep: Retention = field(default_factory=Retention)
     notices: NoticeRules = field(default_factory=NoticeRules)
+    traces: TraceRules = field(default_factory=TraceRules)
+    log_form: LogForm = LogForm.TEXT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,20 @@ from mainspring.lazy import names_of
 
 if TYPE_CHECKING:
     from mainspring.domain.answers.arrivals import ArrivalView, RecordingClaim, Standing
-    from mainspring.domain.answers.clusters import ClusterView, NodeView, TeamUse, TeamView
+    from mainspring.domain.answers.clusters import (
+        NODE_USES,
+        ClusterGlance,
+        ClusterMap,
+        ClusterView,
+        FailedGlance,
+        Glance,
+        JobGlance,
+        NodeView,
+        QueueGlance,
+        RackView,
+        TeamUse,
+        TeamView,
+    )
     from mainspring.domain.answers.health import (
         ClosureKind,
         Health,

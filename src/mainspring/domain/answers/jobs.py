@@ -13,6 +13,7 @@ from mainspring.domain.ids import AttemptId, ClusterName, JobId, NodeName
 from mainspring.domain.job import ARRAY_MAX, Hold, JobSpec, Overrides
 from mainspring.domain.life import AttemptState, JobState
 from mainspring.domain.wire.facts import AtRisk, Detail, RankStatus
+from mainspring.domain.wire.telemetry import require_place
 
 if TYPE_CHECKING:
     from mainspring.domain.wire.events import AnyEvent
@@ -25,19 +26,22 @@ BATCH_MAX = 10_000  # Submits of one request.
 class Submit:
     """A job to run, or an array of `count` equal ones called `<name>-0` and so on.
 
-    The same `key` again returns what it made the first time; "" means no key.
+    The same `key` again returns what it made the first time; "" means no key. `traceparent` is the span that it is
+    submitted under, as W3C Trace Context has it, "" for none.
     """
 
     spec: JobSpec
     key: str = ""
     count: int = 1
+    traceparent: str = ""
 
     def __post_init__(self) -> None:
-        """Checks the count.
+        """Checks the count, and the span.
 
         Raises:
-            InvalidInput: It is out of its range.
+            InvalidInput: The count is out of its range, or the span is none.
         """
+        require_place(self.traceparent)
         if not 1 <= self.count <= ARRAY_MAX:
             raise InvalidInput("submit jobs", on="field 'count'", got=str(self.count), wanted=f"1 to {ARRAY_MAX}")
 

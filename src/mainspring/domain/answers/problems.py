@@ -13,7 +13,8 @@ PROBLEM_TYPE = "application/problem+json"  # How RFC 9457 calls what an HTTP ser
 class Problem:
     """An error as it travels: the parts of `MainspringError`, and over HTTP those of RFC 9457 beside them.
 
-    `type` names the kind of error and `title` says what that is; `detail` tells of this one in a sentence.
+    `type` names the kind of error and `title` says what that is; `detail` tells of this one in a sentence. `request_id`
+    is that of the request, by which a log tells more.
     """
 
     error: str
@@ -26,6 +27,7 @@ class Problem:
     title: str = ""
     status: int = 0
     detail: str = ""
+    request_id: str = ""
 
 
 _ERRORS = {
@@ -35,18 +37,20 @@ _ERRORS = {
 }
 
 
-def problem_of(error: MainspringError, status: int = 0) -> Problem:
+def problem_of(error: MainspringError, status: int = 0, *, request: str = "") -> Problem:
     """Returns an error as it travels.
 
     Args:
         error: What was raised.
         status: HTTP's, where it travels so.
+        request: The id of the request that it is the answer to.
     """
     return Problem(
         type=f"urn:mainspring:error:{error.wire_name}",
         title=(type(error).__doc__ or "").split(".")[0],
         status=status,
         detail=str(error),
+        request_id=request,
         error=error.wire_name,
         attempted=error.attempted,
         on=error.on,

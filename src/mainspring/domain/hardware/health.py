@@ -19,6 +19,7 @@ CODES_MAX = 16
 CODE_LENGTH_MAX = 32
 PART_LENGTH_MAX = 128  # A device's UUID has 40 letters, a path of domains a few names.
 MESSAGE_LENGTH_MAX = 1_000
+STRAGGLER, REPLICAS = "straggler", "replicas"  # Checks of leads: who is slower than the others, and who differs.
 TIME_S_MAX = 1e11
 SEQUENCE_MAX = 1 << 53  # What JSON holds exactly.
 _PLAIN = re.compile(r"[\x21-\x7e]+")

@@ -214,6 +214,14 @@ class LabCalls(NodeCalls):
     def fleet(self) -> tuple[answers.ClusterView, ...]:
         """Lists every cluster that ever answered."""
 
+    @route("GET", "/glance", may=_JOBS, handler="questions.glance")
+    def glance(self, *, limit: Annotated[int, Query(ge=0, le=100)] = 10) -> answers.Glance:
+        """Shows the lab at a glance: chips, who waits, the largest jobs, what failed.
+
+        Args:
+            limit: At most so many jobs of each kind.
+        """
+
     @route("GET", "/fleet", handler="retention.fleet_at", operation="fleet_at", patient=True)
     def fleet_at(
         self, *, at_s: Annotated[float, Query(alias="at", ge=0, allow_inf_nan=False)], limit: Limit = LIST_MAX

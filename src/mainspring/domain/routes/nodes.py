@@ -22,12 +22,21 @@ Why = Annotated[str, Query(max_length=REASON_MAX)]
 class NodeCalls:
     """What people and programs ask and say of nodes; see `LabCalls`."""
 
+    @route("GET", "/fleet/map", handler="questions.fleet_map")
+    def fleet_map(self) -> tuple[answers.ClusterMap, ...]:
+        """Shows every cluster rack by rack, a letter a node, with how many chips could work and how many do: what pages
+        draw, a fiftieth of what `/v1/clusters` tells.
+        """
+
     @route("GET", "/clusters/{cluster}/nodes", handler="questions.nodes", operation="list_nodes")
-    def nodes(self, cluster: str, *, after: Named = None, limit: Limit = LIST_MAX) -> tuple[answers.NodeView, ...]:
+    def nodes(
+        self, cluster: str, *, within: Named = None, after: Named = None, limit: Limit = LIST_MAX
+    ) -> tuple[answers.NodeView, ...]:
         """Lists the nodes of a cluster, or its slots, in order of name.
 
         Args:
             cluster: The cluster.
+            within: Only those in a domain of this name: a rack, a block.
             after: Name of the last one seen: the list goes on after it.
             limit: At most so many.
         """
@@ -56,7 +65,7 @@ class NodeCalls:
         "DELETE", "/clusters/{cluster}/nodes/{node}/closure", may=Right.HOLD_FLEET, handler="care.open", repeats=True
     )
     def open_node(
-        self, cluster: str, node: str, *, kind: answers.ClosureKind | None = None, reason: Why
+        self, cluster: str, node: str, *, kind: answers.ClosureKind | None = None, reason: Why = ""
     ) -> tuple[answers.NodeClosure, ...]:
         """Opens a node again that people or health closed, and lists what it was closed by; a cordon of others stays.
 
@@ -64,7 +73,7 @@ class NodeCalls:
             cluster: The cluster.
             node: The node.
             kind: Only what closed it as this; all, when left out.
-            reason: Why, for people. What was seen of the node until now is held against it no more.
+            reason: Why, for people; none is refused. What was seen of the node until now is held against it no more.
         """
 
     @route("GET", "/closures", handler="care.closures", operation="list_closures")
@@ -108,12 +117,12 @@ class NodeCalls:
         """Lets a rule act: nodes that it finds to have failed are closed."""
 
     @route("DELETE", "/health/rules/{rule}/act", may=Right.RULE_HEALTH, handler="care.demote", repeats=True)
-    def demote_rule(self, rule: str, *, reason: Why) -> answers.HealthRuleView:
+    def demote_rule(self, rule: str, *, reason: Why = "") -> answers.HealthRuleView:
         """Puts a rule back into shadow: what it finds is told, and nothing follows; nodes closed for it are opened.
 
         Args:
             rule: Its name.
-            reason: Why, for people.
+            reason: Why, for people; none is refused.
         """
 
     @route("GET", "/health/incidents", handler="care.incidents", operation="list_incidents")
@@ -125,10 +134,10 @@ class NodeCalls:
         """
 
     @route("DELETE", "/clusters/{cluster}/breaker", may=Right.RULE_HEALTH, handler="care.reset_breaker", repeats=True)
-    def reset_breaker(self, cluster: str, *, reason: Why) -> tuple[answers.Incident, ...]:
+    def reset_breaker(self, cluster: str, *, reason: Why = "") -> tuple[answers.Incident, ...]:
         """Resets the breaker of a cluster, so that rules may close nodes there again, and lists its incidents.
 
         Args:
             cluster: The cluster.
-            reason: Why, for people.
+            reason: Why, for people; none is refused.
         """

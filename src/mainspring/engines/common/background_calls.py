@@ -186,7 +186,8 @@ class LatestAnswer(Generic[Value]):
             except MainspringError as failed:
                 error = failed
             except Exception as failed:  # noqa: BLE001  (our own fault; the next question may fare better)
-                _log.exception("a fault while asking %s: %s", self._question.on, self._question.attempted)
+                on = self._question.on
+                _log.exception("a fault while asking %s: %s", on, self._question.attempted, extra={"cluster": on})
                 error = failed
             with self._changed:
                 self._answer, self._error = answer or self._answer, error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from mainspring.domain.errors import MainspringError
 from mainspring.engines.common.kind import CheckResult, Finding
@@ -40,3 +41,23 @@ def look(name: str, step: Look, broken: Sequence[str], fixes: Mapping[str, str])
         return Finding(name=name, standing=CheckResult.FAILED, found=found, fix=error.next_step or fixes[name])
     except OSError as error:
         return Finding(name=name, standing=CheckResult.FAILED, found=str(error), fix=fixes[name])
+
+
+def as_advice(found: Finding) -> Finding:
+    """Returns a finding that keeps nobody from using the node."""
+    return replace(found, standing=CheckResult.WARNING) if found.standing is CheckResult.FAILED else found
+
+
+def in_one(name: str, found: Sequence[Finding]) -> Finding:
+    """Returns many findings as one.
+
+    Args:
+        name: Of that one.
+    """
+    wrong = [each for each in found if each.standing is CheckResult.WARNING]
+    if wrong:
+        words = "; ".join(f"{each.name}: {each.found}" for each in wrong)
+        fixes = "; ".join(each.fix for each in wrong if each.fix)
+        return Finding(name=name, standing=CheckResult.WARNING, found=words, fix=fixes)
+    well = [f"{each.name}: {each.found}" for each in found if each.standing is CheckResult.OK]
+    return Finding(name=name, standing=CheckResult.OK, found="; ".join(well) or "nothing to set up")

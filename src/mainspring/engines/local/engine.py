@@ -275,6 +275,8 @@ class LocalEngine:
             chip_milli=order.chip_milli[index],
             controller=order.controller,
             controllers_beside=order.controllers_beside,
+            job_id=order.job_id,
+            log_form=order.log_form,
             token=order.token,
             work_dir=str(work_dir),
             run_as=self._user(order),

@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
 
+from mainspring.domain.codec import decode
+from mainspring.domain.errors import InvalidMessage
 from mainspring.domain.ids import ChipName, ClusterName
 from mainspring.domain.ports import Engine
-from mainspring.engines.common.kind import AGENT_WORDS, AddOption, ClusterKind, EngineContext, OptionForm
+from mainspring.engines.common.kind import (
+    AGENT_WORDS,
+    AddOption,
+    CheckResult,
+    ClusterKind,
+    EngineContext,
+    Finding,
+    OptionForm,
+)
+from mainspring.engines.common.steps import as_advice
 from mainspring.engines.local.config import LocalCluster
+
+LOOK_S_MAX = 60.0  # A look at the network reads some hundred small files.
 
 
 def open_local(cluster: LocalCluster, context: EngineContext) -> Engine:
@@ -35,6 +51,29 @@ def open_local(cluster: LocalCluster, context: EngineContext) -> Engine:
         clock=context.clock,
         users=context.users,
     )
+
+
+def check_local(cluster: LocalCluster, context: EngineContext, controller: str) -> Iterator[Finding]:
+    """Yields how this machine's network is set up for collectives; nothing of a machine that is pretended.
+
+    Args:
+        cluster: The cluster.
+        context: Its environment is what ranks may have.
+        controller: Of no matter here.
+    """
+    if cluster.simulated:
+        return
+    words = [sys.executable, "-P", "-m", "mainspring", "probes", "network", "--json"]
+    try:
+        environment = context.environment_but_ours()
+        looked = subprocess.run(words, capture_output=True, timeout=LOOK_S_MAX, env=environment, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        found, fix = str(error), f"see what this says: {' '.join(words)}"
+        yield Finding(name="network", standing=CheckResult.WARNING, found=found, fix=fix)
+        return
+    for line in looked.stdout.splitlines():
+        with suppress(InvalidMessage):  # What is no finding is passed over.
+            yield as_advice(decode(Finding, line))
 
 
 def this_machine() -> tuple[LocalCluster, ...]:
@@ -81,6 +120,8 @@ KIND = ClusterKind(
         ),
     ),
     engine=open_local,
+    steps=("adapters",),
+    check=check_local,
     here=True,
     runs_as=True,
     found=this_machine,

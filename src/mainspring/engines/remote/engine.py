@@ -37,17 +37,17 @@ _OPTIONS = {
 }
 
 
-def ssh_words(target: str, python: str, program: str) -> tuple[str, ...]:
+def ssh_words(target: str, python: str, *program: str) -> tuple[str, ...]:
     """Returns the command that runs one of our programs on another machine.
 
     Args:
         target: As ssh names it.
         python: The interpreter there that has Mainspring.
-        program: Its name for `python -m mainspring`.
+        program: Its name for `python -m mainspring`, and its arguments.
     """
     own = [word for name, value in _OPTIONS.items() for word in ("-o", f"{name}={value}")]
     # -P: what happens to lie in the home folder there is not imported.
-    return ("ssh", *own, "--", target, f"exec {shlex.quote(python)} -P -m mainspring {program}")
+    return ("ssh", *own, "--", target, f"exec {shlex.quote(python)} -P -m mainspring {shlex.join(program)}")
 
 
 @final

@@ -10,6 +10,7 @@ import logging
 import ssl
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from threading import Condition, Thread
 from typing import final
@@ -28,9 +29,23 @@ BATCH_MAX = 500  # What a controller takes in one call.
 QUEUE_MAX = 20_000  # Ten megabytes: hours of a node in trouble.
 CALL_LIMIT_S = 15.0
 ANSWER_BYTES_MAX = 1 << 16
+WORDS_MAX = 300  # Letters of an answer that are shown.
 AGAIN = Backoff(first_s=1.0, cap_s=60.0)
 REFUSED = (400, 413, 422)  # Said again the same way, these events would be refused again.
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PostAnswer:
+    """What came back.
+
+    Args:
+        status: Of HTTP.
+        words: What it says, the beginning of it.
+    """
+
+    status: int
+    words: str = ""
 
 
 @final
@@ -64,26 +79,26 @@ class HttpPost:
         encrypted = [url for url in urls if url.startswith("https:")]
         self._trust = trust(encrypted[0], certificate) if encrypted else False
 
-    def __call__(self, body: bytes) -> int:
-        """Returns the status of the answer.
+    def __call__(self, body: bytes) -> PostAnswer:
+        """Returns the answer.
 
         Raises:
             OSError: Nobody answered; the next of the servers is called next time.
         """
         url = self._urls[0]
         try:
-            status = self._post(url, body)
+            answered = self._post(url, body)
         except HTTPException as error:
             self._urls = passed_over(self._urls, url)
             raise OSError(f"no answer in HTTP from {url}: {error!r}") from error
         except OSError:
             self._urls = passed_over(self._urls, url)
             raise
-        if status >= 500:
+        if answered.status >= 500:
             self._urls = passed_over(self._urls, url)
-        return status
+        return answered
 
-    def _post(self, url: str, body: bytes) -> int:
+    def _post(self, url: str, body: bytes) -> PostAnswer:
         parts = urlsplit(url)
         host = parts.hostname or ""
         if parts.scheme == "https":
@@ -94,8 +109,8 @@ class HttpPost:
         try:
             line.request("POST", parts.path.rstrip("/") + ROUTE, body, self._headers)
             answer = line.getresponse()
-            answer.read(ANSWER_BYTES_MAX)
-            return answer.status
+            words = " ".join(answer.read(ANSWER_BYTES_MAX).decode(errors="replace").split())
+            return PostAnswer(status=answer.status, words=words[:WORDS_MAX])
         finally:
             line.close()
 
@@ -105,11 +120,11 @@ class Outgoing:
     """Events on their way. A thread of its own sends them.
 
     Args:
-        post: Sends a body, and returns the status of the answer; raises OSError where there is none.
+        post: Sends a body, and returns the answer; raises OSError where there is none.
         most: How many events are kept.
     """
 
-    def __init__(self, post: Callable[[bytes], int], *, clock: Clock, dice: Dice, most: int = QUEUE_MAX) -> None:
+    def __init__(self, post: Callable[[bytes], PostAnswer], *, clock: Clock, dice: Dice, most: int = QUEUE_MAX) -> None:
         self._post = post
         self._clock = clock
         self._dice = dice
@@ -119,6 +134,7 @@ class Outgoing:
         self._sending: tuple[HealthEvent, ...] = ()
         self._left_out = 0
         self._closed = False
+        self._trouble = ""
         self._thread = Thread(target=self._run, name="mainspring-health", daemon=True)
         self._thread.start()
 
@@ -154,22 +170,28 @@ class Outgoing:
             self._changed.notify_all()
         self._thread.join(CALL_LIMIT_S)
 
+    @property
+    def trouble(self) -> str:
+        """Returns why events are not taken, "" as long as they are."""
+        return self._trouble
+
     def _run(self) -> None:
         tries = 0
         while self._take():
-            status, said = self._send()
-            if 200 <= status < 300 or status in REFUSED:
-                if status in REFUSED:
-                    _log.error("the controller refuses %d events with HTTP %d", len(self._sending), status)
-                tries = 0
+            answered = self._send()
+            refused = answered.status in REFUSED
+            if refused or 200 <= answered.status < 300:
+                if refused:
+                    _log.error("the controller refuses %d events: %s", len(self._sending), answered.words)
+                tries, self._trouble = 0, ""
                 with self._changed:
-                    self._left_out += len(self._sending) if status in REFUSED else 0
+                    self._left_out += len(self._sending) if refused else 0
                     self._sending = ()
                     self._changed.notify_all()
                 continue
-            tries += 1
+            tries, self._trouble = tries + 1, answered.words
             if tries == 1:
-                _log.warning("the controller does not take events: %s; they are kept, and sent again", said)
+                _log.warning("the controller does not take events, which are kept and sent again: %s", answered.words)
             with self._changed:
                 self._changed.wait_for(lambda: self._closed, AGAIN.wait_s(tries, self._dice))
 
@@ -184,9 +206,9 @@ class Outgoing:
                 self._sending = tuple(self._waiting.popleft() for _ in range(count))
             return True
 
-    def _send(self) -> tuple[int, str]:
+    def _send(self) -> PostAnswer:
         try:
-            status = self._post(codec.encode({"events": self._sending}))
+            answered = self._post(codec.encode({"events": self._sending}))
         except OSError as error:
-            return 0, str(error)
-        return status, f"HTTP {status}"
+            return PostAnswer(status=0, words=str(error))
+        return PostAnswer(status=answered.status, words=f"HTTP {answered.status}: {answered.words}")

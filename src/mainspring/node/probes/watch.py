@@ -8,13 +8,13 @@ from typing import final
 
 from mainspring.domain.hardware.health import HealthEvent
 from mainspring.domain.ports import Clock
-from mainspring.node.probes.devices import DeviceReader, Devices
 from mainspring.node.probes.files import NodeFiles
-from mainspring.node.probes.kernel_log import KernelLog
-from mainspring.node.probes.links import Links
-from mainspring.node.probes.machine import Machine
-from mainspring.node.probes.pcie import PcieLinks
 from mainspring.node.probes.sightings import Sighting, Teller, Watcher
+from mainspring.node.probes.watchers.devices import DeviceReader, Devices
+from mainspring.node.probes.watchers.kernel_log import KernelLog
+from mainspring.node.probes.watchers.links import Links
+from mainspring.node.probes.watchers.machine import Machine
+from mainspring.node.probes.watchers.pcie import PcieLinks
 
 _log = logging.getLogger(__name__)
 

@@ -364,6 +364,7 @@ def summary(report: DemoReport) -> RenderableType:
     look = (
         *([] if shutil.which("ms") else [f"export PATH={_below_here(Path(sys.executable).parent)}:$PATH"]),
         f"export MAINSPRING_HOME={_below_here(Path(report.home))}; ms up",
+        f"ms web {report.train_job}",
         f"ms status {report.train_job}",
         f"ms why {report.train_job}",
         f"ms logs {report.train_job} --rank 1",

@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING
@@ -22,24 +23,33 @@ from mainspring.domain import codec
 from mainspring.domain.errors import InvalidInput, MainspringError, Unavailable
 from mainspring.domain.hardware.health import HealthEvent, Strategy
 from mainspring.domain.ids import ClusterName, NodeName, checked_name
-from mainspring.node.probes.devices import DeviceReader
-from mainspring.node.probes.links import SETTLED_S
 from mainspring.node.probes.sightings import Teller
 from mainspring.node.probes.watch import Watch, watchers_of
+from mainspring.node.probes.watchers.devices import DeviceReader
+from mainspring.node.probes.watchers.links import SETTLED_S
 
 if TYPE_CHECKING:
     from mainspring.node.probes.telling import HttpPost
 
 ONCE_S = SETTLED_S + 1.5  # So long a port has to be down before it counts, and a counter has to be read twice.
-SINCE_S = 600.0  # What the kernel logged before that was told by the time before, or will not come back.
+ONCE_SINCE_S = 600.0  # What the kernel logged before that was told by the look before.
+SINCE_S = 86_400.0  # As far as rules look back; what was told before is known again.
+OTHERS = {
+    "measure": "mainspring.app.server.programs.measure",
+    "network": "mainspring.app.server.programs.network",
+    "sweep": "mainspring.app.server.programs.sweep",
+}
 TOLD_S = 10.0  # How long a watch that ends waits for a controller.
 SICK = 10  # Exit code of a look that saw something fatal; lower ones are those of commands that failed.
 
 
 def main() -> int:
-    """Watches, as the command says. Returns the exit code."""
-    words = arguments_of(sys.argv[1:])
+    """Watches, or does what else the first word names. Returns the exit code."""
     logging.basicConfig(format="%(message)s", stream=sys.stderr, level=logging.INFO)
+    if sys.argv[1:2] and sys.argv[1] in OTHERS:
+        module = import_module(OTHERS[sys.argv[1]])
+        return int(module.main(sys.argv[2:]))
+    words = arguments_of(sys.argv[1:])
     try:
         reader = None if words.no_nvml else _reader()
         return watch(words, reader)
@@ -68,12 +78,12 @@ def watch(words: argparse.Namespace, reader: DeviceReader | None) -> int:
     if words.to:
         from mainspring.node.probes.telling import Outgoing  # What only writes lines needs no HTTP.
 
-        outgoing = Outgoing(_post(words), clock=clock, dice=dice)
+        outgoing = Outgoing(post_of(words), clock=clock, dice=dice)
     seconds = ONCE_S if words.once and words.seconds is None else words.seconds
     over_s = float("inf") if seconds is None else clock.monotonic_s() + seconds
-    since_s = clock.now_s() - words.since
+    since = words.since if words.since is not None else ONCE_SINCE_S if words.once else SINCE_S
     looked = Watch(
-        watchers_of(words.root, reader, since_s=since_s),
+        watchers_of(words.root, reader, since_s=clock.now_s() - since),
         Teller(cluster, node, dice, strategy=strategy),
         clock,
         left_out=outgoing.take_left_out if outgoing else lambda: 0,
@@ -84,14 +94,14 @@ def watch(words: argparse.Namespace, reader: DeviceReader | None) -> int:
         while True:
             told = looked.look()
             sick = sick or any(event.fatal for event in told)
-            _write(told, as_json=words.json)
+            write_events(told, as_json=words.json)
             if outgoing is not None and told:
                 outgoing.add(told)
             left_s = min(looked.next_s, over_s) - clock.monotonic_s()
             if ended.wait(max(0.0, left_s)) or clock.monotonic_s() >= over_s:
                 break
         if outgoing is not None and not outgoing.drain(TOLD_S):
-            raise Unavailable("tell what was seen", on=words.to, got=f"no answer in {TOLD_S:g} s")
+            raise Unavailable("tell what was seen", on=words.to, got=outgoing.trouble or f"no answer in {TOLD_S:g} s")
     finally:
         looked.close()
     return SICK if words.once and sick else 0
@@ -111,31 +121,45 @@ def arguments_of(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--once", action="store_true", help=f"look for {ONCE_S:g} s and end: with {SICK} where something is fatal"
     )
-    parser.add_argument("--every", type=_seconds, default=0.0, help="the least seconds between two looks at one thing")
-    parser.add_argument("--seconds", type=_seconds, default=None, help="end after so many")
-    parser.add_argument("--since", type=_seconds, default=SINCE_S, help="read so many seconds of the kernel's log back")
-    parser.add_argument("--json", action="store_true", help="write every event, as one line of JSON")
-    parser.add_argument("--to", default="", metavar="URL[,URL]", help="tell a controller; MAINSPRING_TOKEN is shown")
-    parser.add_argument("--token-file", type=Path, default=None, help="read the token there")
-    parser.add_argument("--insecure", action="store_true", help="show the token over plain HTTP, too")
-    parser.add_argument("--shadow", action="store_true", help="nothing is to follow from what is told")
+    parser.add_argument(
+        "--every", type=seconds_of, default=0.0, help="the least seconds between two looks at one thing"
+    )
+    parser.add_argument("--seconds", type=seconds_of, default=None, help="end after so many")
+    parser.add_argument(
+        "--since", type=seconds_of, default=SINCE_S, help="read so many seconds of the kernel's log back"
+    )
+    add_telling(parser)
     parser.add_argument("--root", default="/", help="where the node's /proc, /sys and /dev are")
     parser.add_argument("--no-nvml", action="store_true", help="do not ask NVIDIA's driver")
     return parser.parse_args(arguments)
 
 
-def _seconds(text: str) -> float:
+def add_telling(parser: argparse.ArgumentParser) -> None:
+    """Adds how and whom to tell to what a command may say."""
+    parser.add_argument("--json", action="store_true", help="write every event, as one line of JSON")
+    parser.add_argument("--to", default="", metavar="URL[,URL]", help="tell a controller; MAINSPRING_TOKEN is shown")
+    parser.add_argument("--token-file", type=Path, default=None, help="read the token there")
+    parser.add_argument("--insecure", action="store_true", help="show the token over plain HTTP, too")
+    parser.add_argument("--shadow", action="store_true", help="nothing is to follow from what is told")
+
+
+def seconds_of(text: str) -> float:
+    """Returns the seconds that a word says.
+
+    Raises:
+        ValueError: It says none.
+    """
     seconds = float(text)
     if not 0 <= seconds < float("inf"):
         raise ValueError(text)
     return seconds
 
 
-_seconds.__name__ = "number of seconds"  # What argparse calls it.
+seconds_of.__name__ = "number of seconds"  # What argparse calls it.
 
 
 def _reader() -> DeviceReader | None:
-    from mainspring.node.probes.nvml import open_nvml  # Where there is no GPU it is not needed.
+    from mainspring.node.probes.watchers.nvml import open_nvml  # Where there is no GPU it is not needed.
 
     try:
         return open_nvml()
@@ -144,7 +168,12 @@ def _reader() -> DeviceReader | None:
         return None
 
 
-def _post(words: argparse.Namespace) -> HttpPost:
+def post_of(words: argparse.Namespace) -> HttpPost:
+    """Returns how to tell the controller that a command names.
+
+    Raises:
+        InvalidInput: It names none, or no token for it.
+    """
     from mainspring.domain.wire.addresses import addresses_of
     from mainspring.domain.wire.trust import CERTIFICATE_VARIABLE
     from mainspring.node.probes.telling import HttpPost
@@ -167,7 +196,8 @@ def _post(words: argparse.Namespace) -> HttpPost:
     return HttpPost(urls, token, certificate=certificate, insecure=words.insecure)
 
 
-def _write(told: Sequence[HealthEvent], *, as_json: bool) -> None:
+def write_events(told: Sequence[HealthEvent], *, as_json: bool) -> None:
+    """Writes a line for each event, or, for people, for each fault."""
     for event in told:
         if as_json:
             sys.stdout.write(codec.encode(event).decode() + "\n")

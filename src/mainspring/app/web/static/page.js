@@ -336,9 +336,9 @@ function dress() {
   loadCharts();
 }
 document.addEventListener("htmx:after:swap", () => {
+  if (one('#live form[action$="/in"]')) return location.reload();  // The token has ended.
   news.cost = performance.now() - news.drawn;
   dress();
-  document.dispatchEvent(new Event("mainspring:drawn"));
 });
 document.addEventListener("htmx:error", () => stale("The page could not be drawn anew."));
 dress();

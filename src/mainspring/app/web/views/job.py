@@ -20,7 +20,7 @@ from mainspring.domain.routes import LIST_MAX
 from mainspring.domain.team import Right
 from mainspring.domain.wire.events.leads import CheckpointDurableEvent
 
-RANKS_MAX = 20_000
+RANKS_MAX = 2_000  # A browser draws more only slowly; those that are not like the rest come first.
 _EVERY_S = 5  # A job that runs tells its steps without any event.
 _FIRST_ERROR = ("rank_exited", "hang", "agent_lost", "checkpoint_failed")
 
@@ -46,8 +46,8 @@ async def view_job(visit: Visit) -> Shown:
         "attempt": attempt,
         "live": live,
         "waits": job.state is JobState.QUEUED,
-        "ranks": ranks_text(attempt, spares=spares) if attempt and attempt.ranks and live else "",
-        "at_risk": at_risk_text(attempt.at_risk) if attempt and attempt.at_risk and live else "",
+        "ranks": ranks_text(attempt, spares=spares) if attempt and attempt.ranks and attempt.ended_s is None else "",
+        "at_risk": at_risk_text(attempt.at_risk) if attempt and attempt.at_risk and attempt.ended_s is None else "",
         "durable": next((event for event in reversed(events) if event.kind == CheckpointDurableEvent.kind), None),
         "dollars": sum(each.dollars for each in job.attempts),
         "goodput": goodput_text(job.goodput) if job.goodput else "",
@@ -129,9 +129,10 @@ def _attempts(job: JobView, now_s: float) -> Grid:
 
 
 def _ranks(job: JobView) -> Grid:
-    attempt = job.attempts[-1] if job.attempts and not ended(job.state) else None
-    ranks = attempt.ranks[:RANKS_MAX] if attempt else ()
-    furthest = max((rank.step for rank in ranks if rank.alive), default=-1)
+    attempt = job.attempts[-1] if job.attempts and job.attempts[-1].ended_s is None else None
+    every = attempt.ranks if attempt else ()
+    furthest = max((rank.step for rank in every if rank.alive), default=-1)
+    ranks = every if len(every) <= RANKS_MAX else sorted(every, key=lambda one: (one.alive, one.step))[:RANKS_MAX]
     rows = [
         (
             tables.number(rank.rank, "d"),

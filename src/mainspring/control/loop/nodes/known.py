@@ -22,6 +22,8 @@ from mainspring.domain.errors import InvalidInput
 from mainspring.domain.fleet import NodeCondition
 from mainspring.domain.hardware.health import (
     MESSAGE_LENGTH_MAX,
+    REPLICAS,
+    STRAGGLER,
     HealthEvent,
     HealthSource,
     Repair,
@@ -33,13 +35,28 @@ from mainspring.domain.ids import AttemptId, ClusterName, NodeName
 from mainspring.domain.life import AttemptState
 from mainspring.domain.wire import EXIT_PREEMPTED
 from mainspring.domain.wire.events.attempts import NodeBlamedEvent, NodeClearedEvent
-from mainspring.domain.wire.events.leads import AgentLostEvent, HangEvent, RankExitedEvent, RankSlowEvent
+from mainspring.domain.wire.events.leads import (
+    AgentLostEvent,
+    HangEvent,
+    RankExitedEvent,
+    RankSlowEvent,
+    ReplicasDifferEvent,
+)
 
 NodesOfRanks = Callable[[AttemptId], Mapping[int, NodeName]]
 TAKEN_MAX = 500  # Events, and states of nodes, looked at in one tick.
-_KINDS = (NodeBlamedEvent, NodeClearedEvent, AgentLostEvent, HangEvent, RankExitedEvent, RankSlowEvent)
+_KINDS = (
+    NodeBlamedEvent,
+    NodeClearedEvent,
+    AgentLostEvent,
+    HangEvent,
+    RankExitedEvent,
+    RankSlowEvent,
+    ReplicasDifferEvent,
+)
 _EVENTS, _STATES = "health events", "health states"  # Rows of `leases`: their epoch is the last that was looked at.
 _RUNS, _ENGINE = "runtime", "engine"  # Names of sources.
+_ASKED = (0, EXIT_PREEMPTED, -15)  # Ends of ranks that were well, or asked for.
 _UNWRITTEN_MAX = 1_000  # Of no interest, that another leader may look at once more.
 
 
@@ -121,11 +138,15 @@ def _of_event(event: Event, attempt: AttemptRecord, nodes_of: NodesOfRanks) -> H
             return _seen(event, attempt, told.node, "agent-lost", "its agent was not heard of any more")
         case RankSlowEvent():
             words = f"a rank took {told.ratio:.3g} times as long as the others for its part"
-            return _seen(event, attempt, told.node, "straggler", words)
-        case RankExitedEvent() if told.exit_code not in (0, EXIT_PREEMPTED):
+            return _seen(event, attempt, told.node, STRAGGLER, words)
+        case RankExitedEvent() if told.exit_code not in _ASKED:
             node, codes = nodes_of(attempt.id).get(told.rank, ""), (f"exit{told.exit_code:+d}",)
             made = _seen(event, attempt, node, "rank-exit", "a rank ended otherwise than well", codes=codes)
             return None if made is None else replace(made, repair=Repair.NONE)
+        case ReplicasDifferEvent() if told.odd.isdecimal():
+            words = f"its replica of state is not what {told.ranks - 1} others have: it may compute wrongly"
+            made = _seen(event, attempt, told.nodes, REPLICAS, words)
+            return None if made is None else replace(made, fatal=True, repair=Repair.CALL_PEOPLE)
         case HangEvent() if told.odd.isdecimal():
             node = nodes_of(attempt.id).get(int(told.odd), "")
             return _seen(event, attempt, node, "hang", f"a rank kept the others waiting for {told.silent_s:.0f} s")

@@ -14,28 +14,52 @@ from typing import final
 import sqlalchemy as sa
 
 from mainspring.control.health.breaker import Breaker
-from mainspring.control.health.nodes import REMEMBERED_S, HealthFold, NodeHealth
+from mainspring.control.health.nodes import EVENTS_MAX, REMEMBERED_S, HealthFold, NodeHealth
 from mainspring.control.health.quarantines import OWNER, Decided, NodePlace, Quarantine, decide
 from mainspring.control.health.rules import RULES, Finding, acting
 from mainspring.control.loop.nodes.known import OwnKnowledge
 from mainspring.control.state.fleet import FleetView, places_of
 from mainspring.control.store.ledger import StateWriter
-from mainspring.control.store.nodes.closures import NEW, add_closure, change_closures, open_closures, released_s
-from mainspring.control.store.nodes.samples import first_since, samples
+from mainspring.control.store.nodes.closures import (
+    NEW,
+    NOBODY,
+    add_closure,
+    change_closures,
+    open_closures,
+    released_s,
+)
+from mainspring.control.store.nodes.samples import newest_sample, samples, told_nodes
 from mainspring.control.store.nodes.settings import breaker_texts, healths, promotions, write_breaker, write_healths
 from mainspring.control.store.rows import read_text, text_of
 from mainspring.domain.answers import ClosureKind, HealthFinding, NodeClosure, NodeHealthView
 from mainspring.domain.fleet import NodeRef
+from mainspring.domain.hardware.health import HealthEvent
 from mainspring.domain.ids import ClusterName
 from mainspring.domain.wire.events.nodes import BreakerOpenedEvent, NodeClosedEvent, NodeOpenedEvent
 
-READ_MAX = 10_000  # Events of one tick: a second's work at the most.
+READ_MAX = 20_000  # Events of one tick: half a second's work.
+JUDGED_MAX = 40_000  # Events looked at in one tick, for all nodes that are judged: a tenth of a second's work.
 AGAIN_S = 5.0  # Between two looks at a node of which something is found, and nothing new was told: windows pass.
 FORGET_S = 3_600.0
 EVIDENCE_KEPT = 16  # The newest events that are kept with a finding.
 RENEWED_S = 3_600.0  # How much later a quarantine must end before that is written.
-_NOBODY = ""  # By whom a closure of people ends at its time.
 _log = logging.getLogger(__name__)
+
+
+@final
+class _Places:
+    """Where nodes stand among the others, made anew where the fleet has changed."""
+
+    def __init__(self, fleet: FleetView) -> None:
+        self._fleet = fleet
+        self._version = -1
+        self._found: Mapping[NodeRef, NodePlace] = {}
+
+    def now(self) -> Mapping[NodeRef, NodePlace]:
+        version = self._fleet.version
+        if version != self._version:
+            self._found, self._version = places_of(self._fleet), version
+        return self._found
 
 
 @final
@@ -47,18 +71,18 @@ class HealthStep:
     """
 
     def __init__(self, fleet: FleetView) -> None:
-        self._fleet = fleet
+        self._places = _Places(fleet)
         self._fold = HealthFold()
         self._known = OwnKnowledge()
         self._seen: int | None = None  # The last event in the fold.
-        self._behind = True
+        self._unread: list[NodeRef] = []  # Nodes of which nothing from before has been read yet.
+        self._behind = True  # Whether anything from before has still to be read.
         self._promoted: frozenset[str] = frozenset()
-        self._own: Mapping[NodeRef, NodeClosure] = {}  # What health keeps closed, as it was last.
-        self._changed: dict[NodeRef, None] = {}  # Of which something new was told.
+        self._open: frozenset[int] = frozenset()  # Closures that stood at the last look.
+        self._changed: dict[NodeRef, None] = {}  # Of which something new was told, longest ago first.
+        self._urgent: dict[NodeRef, None] = {}  # Of which something fatal was.
         self._healths: dict[NodeRef, NodeHealth] = {}  # Of which something is found.
         self._views: dict[NodeRef, NodeHealthView] = {}  # As the store has them.
-        self._places: Mapping[NodeRef, NodePlace] = {}
-        self._places_version = -1
         self._looked_s = self._forgot_s = -inf
 
     def read(self, connection: sa.Connection, now_s: float) -> None:
@@ -68,17 +92,31 @@ class HealthStep:
             connection: From `Store.read`.
         """
         if self._seen is None:
-            self._seen = first_since(connection, now_s - REMEMBERED_S)
+            self._seen = newest_sample(connection)
+            self._unread = [*told_nodes(connection)]
             self._views = dict(healths(connection))
             self._changed = dict.fromkeys(self._views)
             self._learn_releases(connection, now_s)
-        told = samples(connection, after=self._seen, limit=READ_MAX)
-        for one in told:
-            scope = one.event.scope
-            if self._fold.add(one.event):
-                self._changed[NodeRef(cluster=scope.cluster, node=scope.node)] = None
-        self._seen = told[-1].number if told else self._seen
-        self._behind = len(told) == READ_MAX
+        read = 0
+        while self._unread and read < READ_MAX:  # Of each the newest alone: there may be millions.
+            at = self._unread.pop()
+            told = samples(connection, cluster=at.cluster, node=at.node, newest=True, limit=EVENTS_MAX)
+            self._take(one.event for one in told if one.told_s > now_s - REMEMBERED_S)
+            read += len(told)
+        if not self._unread:
+            told = samples(connection, after=self._seen, limit=READ_MAX)
+            self._take(one.event for one in told)
+            self._seen = told[-1].number if told else self._seen
+            read = len(told)
+        self._behind = self._behind and (bool(self._unread) or read == READ_MAX)
+
+    def _take(self, events: Iterable[HealthEvent]) -> None:
+        for event in events:
+            if self._fold.add(event):
+                at = NodeRef(cluster=event.scope.cluster, node=event.scope.node)
+                self._changed[at] = None
+                if event.fatal:
+                    self._urgent[at] = None
 
     def write(self, connection: sa.Connection, now_s: float) -> None:
         """Writes what is known here of machines, what the fold says, and what follows from it.
@@ -90,30 +128,34 @@ class HealthStep:
         _end_over(connection, now_s)
         if self._behind:
             return
-        self._learn_rules(connection)
-        closed = {one.at: one for one in open_closures(connection) if one.owner == OWNER}
-        if any(at not in closed for at in self._own):
+        self._learn_rules(connection, now_s)
+        standing = open_closures(connection)
+        closed = {one.at: one for one in standing if one.owner == OWNER}
+        if not self._open <= {one.number for one in standing}:
             self._learn_releases(connection, now_s)
+        self._open = frozenset(one.number for one in standing)
         self._judge(connection, closed, now_s)
         breakers = {name: read_text(Breaker, text) for name, text in breaker_texts(connection).items()}
         known = [self._healths.get(at) or self._fold.of(at, now_s) for at in dict.fromkeys([*self._healths, *closed])]
         quarantined = {at: _quarantine_of(one) for at, one in closed.items()}
-        decided = decide(known, self._placed(), quarantined, breakers, now_s)
-        self._own = _written(connection, decided, closed, breakers, now_s)
+        decided = decide(known, self._places.now(), quarantined, breakers, now_s)
+        _write(connection, decided, closed, breakers, now_s)
         if now_s - self._forgot_s > FORGET_S:
             self._fold.forget(now_s)
             self._forgot_s = now_s
 
-    def _learn_rules(self, connection: sa.Connection) -> None:
+    def _learn_rules(self, connection: sa.Connection, now_s: float) -> None:
         promoted = frozenset(promotions(connection)) & {rule.name for rule in RULES}
         if promoted != self._promoted:
             self._promoted = promoted
             self._fold.judge_by(acting(RULES, promoted))
             self._changed |= dict.fromkeys(self._healths)
+            self._healths = {at: self._fold.of(at, now_s) for at in self._healths}  # Nothing acts by rules of before.
 
     def _learn_releases(self, connection: sa.Connection, now_s: float) -> None:
         for at, opened_s in released_s(connection, now_s - REMEMBERED_S, OWNER).items():
             self._fold.clear(at, opened_s)
+            self._healths.pop(at, None)
             self._changed[at] = None
 
     def _judge(self, connection: sa.Connection, closed: Iterable[NodeRef], now_s: float) -> None:
@@ -121,18 +163,17 @@ class HealthStep:
         if now_s - self._looked_s >= AGAIN_S or now_s < self._looked_s:
             self._changed |= dict.fromkeys([*self._healths, *closed])
             self._looked_s = now_s
-        remembered, views = frozenset(self._fold.nodes()), dict[NodeRef, NodeHealthView | None]()
-        for at in self._changed:
+        views: dict[NodeRef, NodeHealthView | None] = {}
+        for at in self._due():
             health = self._fold.of(at, now_s)
             if health.findings:
                 self._healths[at] = health
             else:
                 self._healths.pop(at, None)
             known = self._views.get(at)
-            view = _view(health, known, now_s) if at in remembered else None
+            view = _view(health, known, now_s) if self._fold.size(at) else None
             if view != known:
                 views[at] = view
-        self._changed = {}
         write_healths(connection, views)
         for at, view in views.items():
             if view is None:
@@ -140,29 +181,36 @@ class HealthStep:
             else:
                 self._views[at] = view
 
-    def _placed(self) -> Mapping[NodeRef, NodePlace]:
-        version = self._fleet.version
-        if version != self._places_version:
-            self._places, self._places_version = places_of(self._fleet), version
-        return self._places
+    def _due(self) -> list[NodeRef]:
+        """Returns the nodes to judge in this tick, as many as it has time for; the others are for the next."""
+        due, work = list[NodeRef](), 0
+        for at in dict.fromkeys([*self._urgent, *self._changed]):
+            if work > JUDGED_MAX:
+                break
+            due.append(at)
+            work += 1 + self._fold.size(at)
+        for at in due:
+            self._changed.pop(at, None)
+            self._urgent.pop(at, None)
+        return due
 
 
-def _written(
+def _write(
     connection: sa.Connection,
     decided: Decided,
     closed: Mapping[NodeRef, NodeClosure],
     breakers: Mapping[ClusterName, Breaker],
     now_s: float,
-) -> Mapping[NodeRef, NodeClosure]:
-    """Writes what was decided; returns what health keeps closed from now on.
+) -> None:
+    """Writes what was decided.
 
     Args:
-        closed: What it kept closed until now.
+        closed: What health kept closed until now.
         breakers: As they were.
     """
-    ledger, after = StateWriter(connection, now_s), {at: one for at, one in closed.items() if at in decided.closed}
+    ledger = StateWriter(connection, now_s)
     for quarantine in decided.close:
-        after[quarantine.at] = _close(ledger, quarantine)
+        _close(ledger, quarantine)
     over = [closed[at] for at in decided.reopen]
     ended = {"ended_s": now_s, "ended_by": OWNER, "ended_reason": "nothing is found any more"}
     change_closures(connection, [one.number for one in over], **ended)
@@ -185,10 +233,9 @@ def _written(
         if breaker.is_open and not before.is_open:
             _log.warning("the breaker of cluster %s opened: %s", name, breaker.words)
             ledger.event(BreakerOpenedEvent(cluster=name, reason=breaker.words), job=None)
-    return after
 
 
-def _close(ledger: StateWriter, quarantine: Quarantine) -> NodeClosure:
+def _close(ledger: StateWriter, quarantine: Quarantine) -> None:
     rule = quarantine.reason.partition(":")[0]
     closure = NodeClosure(
         number=NEW,
@@ -214,7 +261,7 @@ def _close(ledger: StateWriter, quarantine: Quarantine) -> NodeClosure:
     )
     _log.warning("node %s of %s is closed: %s", closure.node, closure.cluster, closure.reason)
     ledger.event(told, job=None)
-    return add_closure(ledger.connection, closure)
+    add_closure(ledger.connection, closure)
 
 
 def _end_over(connection: sa.Connection, now_s: float) -> None:
@@ -224,7 +271,7 @@ def _end_over(connection: sa.Connection, now_s: float) -> None:
         for one in open_closures(connection)
         if one.owner != OWNER and one.until_s is not None and one.until_s <= now_s
     ]
-    ended = {"ended_s": now_s, "ended_by": _NOBODY, "ended_reason": "its time is over"}
+    ended = {"ended_s": now_s, "ended_by": NOBODY, "ended_reason": "its time is over"}
     change_closures(connection, [one.number for one in over], **ended)
     for one in over:
         StateWriter(connection, now_s).event(_opened(one, "its time", ended["ended_reason"]), job=None)

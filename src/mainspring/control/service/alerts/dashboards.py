@@ -164,6 +164,11 @@ _CLUSTERS = Dashboard(
         ),
         _quantiles("Recovery, half and 95 %", "mainspring_recovery_seconds"),
         _quantiles("Hangs seen after, half and 95 %", "mainspring_detection_seconds"),
+        _panel(
+            "Nodes that people and health keep closed",
+            ("max by (cluster, closure, by) (mainspring_nodes_closed)", "{{cluster}} {{closure}} by {{by}}"),
+        ),
+        _panel("Breakers open", ("max by (cluster) (mainspring_breaker_open) > 0", "{{cluster}}"), kind="stat"),
         _panel("Allocations held", ("max(mainspring_allocations_held)", "held"), kind="stat"),
     ),
 )

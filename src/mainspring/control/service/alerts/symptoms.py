@@ -151,6 +151,13 @@ SYMPTOMS = (
         runbook="allocations-held",
     ),
     _ticket(
+        "MainspringBreakerOpen",
+        "max by (cluster) (mainspring_breaker_open) > 0",
+        for_s=0.0,
+        summary="Too many nodes of {{ $labels.cluster }} were to be closed at once; none is until somebody has looked.",
+        runbook="breaker-open",
+    ),
+    _ticket(
         "MainspringArchiveBehind",
         "max(mainspring_archive_behind_seconds) > 172800",
         for_s=HOUR_S,

@@ -48,6 +48,7 @@ COUNTED = tuple(event.kind for event in _COUNTED)
 _OF_ATTEMPTS = (AttemptStoppingEvent, AttemptEndedEvent, GenerationPreparingEvent, GenerationSteppingEvent)
 _OF_JOBS = (StartPromisedEvent, AttemptGrantedEvent, JobMovedEvent, JobPausedEvent)
 _KINDS_OF_JOBS = tuple(event.kind for event in _OF_JOBS)
+_CAUSES = frozenset(cause.value for cause in StopCause)  # Of a newer release there may be others.
 _ENDS = tuple(state.value for state in JobState if ended(state))
 _QUERY = (
     sa.select(events, attempts.c.cluster)
@@ -134,7 +135,8 @@ class EventCounts:
             if kind == HangEvent.kind and isinstance(silent_s := facts.get("silent_s"), int | float):
                 self._detection_s.labels(cluster).observe(silent_s)
         elif kind == AttemptStoppingEvent.kind:
-            self._stopped.labels(cluster, str(facts.get("cause", ""))).inc()
+            cause = facts.get("cause")
+            self._stopped.labels(cluster, str(cause) if cause in _CAUSES else "other").inc()
         elif kind == GenerationPreparingEvent.kind and facts.get("generation") != 1:
             self._recovering.setdefault(attempt, time_s)
             if len(self._recovering) > RECOVERIES_MAX:

@@ -18,11 +18,16 @@ from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from mainspring.control.health.breaker import Breaker
+from mainspring.control.health.quarantines import OWNER
 from mainspring.control.service.goodput import goodput_report
 from mainspring.control.service.metrics.events import EventCounts
 from mainspring.control.service.metrics.large import LargeJobs
 from mainspring.control.state.fleet import FleetView
 from mainspring.control.state.latest_plan import LatestPlan, LatestPlans
+from mainspring.control.store.nodes.closures import open_closures
+from mainspring.control.store.nodes.settings import breaker_texts, healths
+from mainspring.control.store.rows import read_text
 from mainspring.control.store.schema import jobs as job_rows
 from mainspring.control.store.settings import Settings
 from mainspring.control.store.store import Store
@@ -113,6 +118,7 @@ class LabCollector(Collector):
             (),
             {(): self._held()},
         )
+        yield from self._of_nodes(connection)
         kept_s = now_s - self._settings.keep.days * _DAY_S
         oldest_s = connection.execute(_OLDEST).scalar_one()
         words = "How much longer the oldest job that has ended is in the store than it is to be kept there."
@@ -121,6 +127,20 @@ class LabCollector(Collector):
         yield from self._large.collect(connection, now_s=now_s, lease_s=lease_s)
         self._counts.expect(self._fleet.seen())
         yield from self._counts.collect(connection, now_s)
+
+    def _of_nodes(self, connection: sa.Connection) -> Iterator[Metric]:
+        closed = Counter(
+            (one.cluster, one.kind.value, OWNER if one.owner == OWNER else "people")
+            for one in open_closures(connection)
+        )
+        how = Counter((one.cluster, one.state.value) for one in healths(connection).values())
+        opened = {(name,): read_text(Breaker, text).is_open for name, text in breaker_texts(connection).items()}
+        known: dict[tuple[str, ...], float] = {(name,): 0.0 for name in self._fleet.seen()}
+        yield _gauge("mainspring_nodes_closed", "What keeps nodes closed.", ("cluster", "closure", "by"), closed)
+        words = "Nodes of which anything was told, by what rules find, whether they act or not."
+        yield _gauge("mainspring_nodes_health", words, ("cluster", "state"), how)
+        words = "Whether health closes and opens nothing of a cluster until somebody resets its breaker."
+        yield _gauge("mainspring_breaker_open", words, ("cluster",), known | opened)
 
     def _of_clusters(self) -> Iterator[Metric]:
         nodes: Counter[tuple[str, ...]] = Counter()

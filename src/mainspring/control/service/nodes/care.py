@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import final
 
@@ -209,6 +210,7 @@ class NodeCare:
             InvalidInput: So much is closed already.
         """
         now_s, at = self._clock.now_s(), NodeRef(cluster=ClusterName(cluster), node=NodeName(node))
+        owner = str(caller) if str(caller) != OWNER else f"{caller}, a person"  # Whose cordons rules lift is health's.
         hours_s = None if asked.hours is None else asked.hours * HOUR_S
         if asked.kind is ClosureKind.QUARANTINE and hours_s is None:
             hours_s = QUARANTINE_S
@@ -217,24 +219,17 @@ class NodeCare:
             caller.require(connection, Right.HOLD_FLEET, LAB)
             self._require_there("close a node", cluster, node, ours=True)
             known = open_closures(connection)
-            same = [each for each in known if (each.at, each.kind, each.owner) == (at, asked.kind, str(caller))]
+            same = [each for each in known if (each.at, each.kind, each.owner) == (at, asked.kind, owner)]
             if same and same[0].reason == asked.reason and asked.hours is None:
                 return same[0]
             if len(known) >= OPEN_MAX:
                 raise InvalidInput("close a node", got=f"{OPEN_MAX} that are closed", wanted="fewer")
-            change_closures(
-                connection,
-                [each.number for each in same],
-                ended_s=now_s,
-                ended_by=str(caller),
-                ended_reason="closed anew",
-            )
             made = NodeClosure(
                 number=NEW,
                 cluster=at.cluster,
                 node=at.node,
                 kind=asked.kind,
-                owner=str(caller),
+                owner=owner,
                 rule="",
                 reason=asked.reason,
                 evidence=(),
@@ -242,7 +237,11 @@ class NodeCare:
                 from_s=now_s,
                 until_s=until_s,
             )
-            made = add_closure(connection, made)
+            if same:
+                made = replace(same[0], reason=asked.reason, until_s=until_s)
+                change_closures(connection, [made.number], reason=made.reason, until_s=made.until_s)
+            else:
+                made = add_closure(connection, made)
             self._tell_closed(connection, made, now_s)
             words = f"{node} of {cluster}: {asked.reason}"
             note(connection, caller, f"{asked.kind.value} a node", words, team=LAB, now_s=now_s)
@@ -250,7 +249,7 @@ class NodeCare:
         return made
 
     def open(
-        self, cluster: str, node: str, caller: Caller = LAB_ITSELF, *, kind: ClosureKind | None = None, reason: str
+        self, cluster: str, node: str, caller: Caller = LAB_ITSELF, *, kind: ClosureKind | None = None, reason: str = ""
     ) -> tuple[NodeClosure, ...]:
         """Opens a node that people or health closed, and returns what it was closed by.
 
@@ -355,7 +354,7 @@ class NodeCare:
         self._wake()
         return next(one for one in self.rules() if one.name == rule)
 
-    def demote(self, rule: str, caller: Caller = LAB_ITSELF, *, reason: str) -> HealthRuleView:
+    def demote(self, rule: str, caller: Caller = LAB_ITSELF, *, reason: str = "") -> HealthRuleView:
         """Puts a rule back into shadow.
 
         Args:
@@ -392,7 +391,7 @@ class NodeCare:
         )
         return tuple(one for one in found if cluster in (None, one.cluster))
 
-    def reset_breaker(self, cluster: str, caller: Caller = LAB_ITSELF, *, reason: str) -> tuple[Incident, ...]:
+    def reset_breaker(self, cluster: str, caller: Caller = LAB_ITSELF, *, reason: str = "") -> tuple[Incident, ...]:
         """Resets a cluster's breaker, and returns its incidents; one that is shut stays as it is.
 
         Args:
@@ -418,6 +417,11 @@ class NodeCare:
                 note(connection, caller, "reset a breaker", f"{cluster}: {reason}", team=LAB, now_s=now_s)
         self._wake()
         return self.incidents(cluster=cluster)
+
+    def open_breakers(self) -> Mapping[ClusterName, str]:
+        """Returns the clusters whose breakers are open, and why, in order of name."""
+        with self._store.read() as connection:
+            return {name: one.words for name, one in self._breakers(connection).items() if one.is_open}
 
     def _breakers(self, connection: sa.Connection) -> Mapping[ClusterName, Breaker]:
         return {name: read_text(Breaker, text) for name, text in breaker_texts(connection).items()}

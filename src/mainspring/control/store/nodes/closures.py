@@ -19,6 +19,7 @@ OPEN_MAX = 20_000  # More than anybody looks after; the loop reads them all when
 _ROWS = RowMapping(NodeClosure, closures)
 _OPEN = closures.c.ended_s.is_(None)
 NEW = 0  # The number of one that is not in the store yet.
+NOBODY = ""  # Who has ended what ended at its time.
 
 
 def open_closures(connection: sa.Connection) -> tuple[NodeClosure, ...]:
@@ -69,13 +70,14 @@ def closures_of(
 
 
 def released_s(connection: sa.Connection, since_s: float, owner: str) -> Mapping[NodeRef, float]:
-    """Returns when nodes were last opened by somebody, whatever was seen of them before.
+    """Returns when nodes were last let out of quarantine by somebody, whatever was seen of them before.
 
     Args:
         since_s: Only since then.
-        owner: Whose openings do not count: those by themselves, for nothing is found any more.
+        owner: Who has looked at nothing: health ends what it does not find any more; what ends at its time nobody does.
     """
-    by_people = (closures.c.ended_s > since_s, closures.c.ended_by != owner, closures.c.kind == _QUARANTINE)
+    ended = (closures.c.ended_s > since_s, closures.c.ended_by.not_in([owner, NOBODY]))
+    by_people = (*ended, closures.c.kind == _QUARANTINE)
     query = sa.select(closures.c.cluster, closures.c.node, sa.func.max(closures.c.ended_s).label("at_s"))
     rows = connection.execute(query.where(*by_people).group_by(closures.c.cluster, closures.c.node))
     return {NodeRef(cluster=ClusterName(row.cluster), node=NodeName(row.node)): row.at_s for row in rows}

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from mainspring.control.store.rows import add_rows, read_text, text_of
 from mainspring.control.store.schema import health_events
 from mainspring.domain.answers import HealthEventView
+from mainspring.domain.fleet import NodeRef
 from mainspring.domain.hardware.health import HealthEvent
 from mainspring.domain.ids import ClusterName, NodeName
 
@@ -80,11 +81,11 @@ def samples(
     return tuple(map(_view, connection.execute(query.order_by(order).limit(limit))))
 
 
-def first_since(connection: sa.Connection, since_s: float) -> int:
-    """Returns the number of the first that was told since a time, less one; numbers are given in order of time."""
-    query = sa.select(health_events.c.number).where(health_events.c.told_s >= since_s)
-    found = connection.execute(query.order_by(health_events.c.number).limit(1)).scalar()
-    return newest_sample(connection) if found is None else found - 1
+def told_nodes(connection: sa.Connection) -> tuple[NodeRef, ...]:
+    """Returns the nodes of which anything is kept, in order."""
+    query = sa.select(health_events.c.cluster, health_events.c.node).where(health_events.c.node != "").distinct()
+    rows = connection.execute(query.order_by(health_events.c.cluster, health_events.c.node))
+    return tuple(NodeRef(cluster=ClusterName(row.cluster), node=NodeName(row.node)) for row in rows)
 
 
 def newest_sample(connection: sa.Connection) -> int:

@@ -13,7 +13,10 @@ from mainspring.domain.wire.events.marks import EventFacts, Renews, clause, even
 @final
 @event("job_submitted", renews=Renews.JOB)
 class JobSubmittedEvent(EventFacts):
-    """A job was submitted; a replay tells what it asks for too, its roles as JSON, ids with spaces between."""
+    """A job was submitted; a replay tells what it asks for too, its roles as JSON, ids with spaces between.
+
+    `traceparent` is the span that it was submitted under.
+    """
 
     name: str
     team: TeamName
@@ -23,6 +26,7 @@ class JobSubmittedEvent(EventFacts):
     roles: str | None = None
     after: str | None = None
     inputs: str | None = None
+    traceparent: str | None = None
 
     def __str__(self) -> str:
         return f"submitted for team {self.team}"

@@ -86,6 +86,8 @@ def orders(order: LaunchOrder, owner: Mapping[str, Any]) -> dict[str, Any]:
         chip_milli=order.chip_milli[0],
         controller=order.controller,
         controllers_beside=order.controllers_beside,
+        job_id=order.job_id,
+        log_form=order.log_form,
         token=order.token,
         work_dir=f"{FOLDER}/work",
     )

@@ -160,6 +160,8 @@ class Launching:
             chip_milli=order.chip_milli[index],
             controller=order.controller,
             controllers_beside=order.controllers_beside,
+            job_id=order.job_id,
+            log_form=order.log_form,
             token=order.token,
             work_dir=f"{self._base}/{order.allocation}-{index}",
             report_dir=f"{folder}/node-{index}",

@@ -77,6 +77,7 @@ class SetUp:
             lambda: check_node.agent_can_start(trial, self._version),
             lambda: check_node.scratch_has_room(trial, scratch),
             lambda: check_node.users_can_be(trial, self._ask.users),
+            lambda: check_node.network_is_set_up(trial),
             lambda: check_node.clocks_agree(trial),
             lambda: check_node.server_answers(trial, self._ask.controller),
         )
@@ -315,6 +316,7 @@ _FIXES = {
     "folder on a node": "mount the shared folder on every node",
     "Mainspring on a node": "install the same Mainspring on the nodes and name its interpreter with --python",
     "scratch on a node": "name a folder of the nodes with scratch: in config.yaml",
+    "network on a node": "run python -m mainspring probes network there",
     "clocks": "run NTP on this machine and on the nodes",
     "server from a node": "let the nodes reach the server",
 }

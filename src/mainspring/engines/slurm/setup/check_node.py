@@ -22,6 +22,7 @@ from mainspring.domain.errors import InvalidMessage, MainspringError, Unavailabl
 from mainspring.domain.ports import Clock
 from mainspring.engines.common.clocks import clock_finding, outside_s
 from mainspring.engines.common.kind import CheckResult, Finding
+from mainspring.engines.common.steps import as_advice, in_one
 from mainspring.engines.slurm.cluster.commands import Commands, Refused
 from mainspring.engines.slurm.cluster.queue import Stage, stage_of, state_words, waits_for
 from mainspring.engines.slurm.setup import probe
@@ -286,6 +287,16 @@ def users_can_be(trial: Trial, users: Sequence[str]) -> Finding:
             fix=f"on every node, {first.fix}" if first.fix else "see that sudo works there without a password",
         )
     return Finding(name=name, standing=CheckResult.OK, found=f"{answer.node} runs ranks as {in_words(users)}")
+
+
+def network_is_set_up(trial: Trial) -> Finding:
+    """Returns what of the node's network keeps collectives from being fast: advice, without which jobs run too."""
+    name, answer = "network on a node", _answer(trial)
+    if answer.agent_error:
+        return Finding(name=name, standing=CheckResult.SKIPPED, found="waits for: Mainspring on a node")
+    if not answer.network:
+        return Finding(name=name, standing=CheckResult.SKIPPED, found="the node's Mainspring does not look at it")
+    return in_one(name, [as_advice(each) for each in answer.network])
 
 
 def clocks_agree(trial: Trial) -> Finding:

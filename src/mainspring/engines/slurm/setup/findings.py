@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from mainspring.engines.common.kind import Finding
+
 # In their order; where Slurm's commands are reached over SSH, one more comes before them.
 STEPS = (
     *("commands", "version", "slurmctld", "partitions", "chips", "prices", "accounts", "submitting", "shared folder"),
     *("test job", "folder on a node", "Mainspring on a node", "scratch on a node", "users on a node"),
-    *("clocks", "server from a node"),
+    *("network on a node", "clocks", "server from a node"),
 )
 SHOWN_MAX = 8  # Names in one clause; more are counted.
 
@@ -58,6 +60,7 @@ class NodeAnswer:
     server_ahead_s: float | None
     time_s: float
     users: tuple[UserTrouble, ...] = ()
+    network: tuple[Finding, ...] = ()
 
 
 def in_words(names: Iterable[str]) -> str:

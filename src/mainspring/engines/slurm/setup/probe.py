@@ -20,6 +20,7 @@ from importlib import import_module
 from importlib.metadata import version
 
 CALL_S = 10.0  # As long as an agent waits for the controller.
+NETWORK_S = 20.0  # It reads some hundred small files.
 USERS_S = 40.0  # A trial takes a fraction of a second, several at once; a job of the check has a minute.
 
 
@@ -84,6 +85,16 @@ def users(names: list[str], scratch: str) -> list[object]:
         return [{"user": ", ".join(names), "found": str(getattr(error, "stderr", None) or error), "fix": ""}]
 
 
+def network() -> list[object]:
+    """Returns how the node's network is set up for collectives, as its own Mainspring says."""
+    words = [sys.executable, "-P", "-m", "mainspring", "probes", "network", "--json"]
+    try:
+        looked = subprocess.run(words, check=False, capture_output=True, text=True, timeout=NETWORK_S)
+        return [json.loads(line) for line in looked.stdout.splitlines()]
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return []  # An older Mainspring knows no such program.
+
+
 def _read(folder: str, name: str) -> str:
     with open(os.path.join(folder, name), encoding="utf-8") as file:
         return file.read()
@@ -96,6 +107,7 @@ def main() -> None:
     said = {"asked": asked, "node": os.environ.get("SLURMD_NODENAME", ""), "python": sys.version.split()[0]}  # noqa: TID251  (Slurm says it nowhere else)
     answer = {**said, **agent(), **room(scratch_folder), **server(url, certificate)}
     answer["users"] = [] if answer["agent_error"] else users(names, scratch_folder)
+    answer["network"] = [] if answer["agent_error"] else network()
     answer["time_s"] = time.time()  # noqa: TID251  (the clock that is being looked at)
     draft = os.path.join(folder, ".answer.json")
     with open(draft, "w", encoding="utf-8") as file:

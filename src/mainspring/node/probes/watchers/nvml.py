@@ -10,8 +10,8 @@ from importlib import import_module
 from typing import Any, final
 
 from mainspring.domain.errors import Unavailable
-from mainspring.node.probes.devices import DeviceReading, XidSeen
 from mainspring.node.probes.sightings import bus_address
+from mainspring.node.probes.watchers.devices import DeviceReading, XidSeen
 
 XIDS_MAX = 64  # Read at one look; a GPU in trouble tells of a few a second.
 LINKS_MAX = 36  # Of one GPU. Source: NVML, NVML_NVLINK_MAX_LINKS.

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import final
 
 from mainspring.domain.hardware.health import Repair, ScopeKind
-from mainspring.node.probes.counters import COUNTERS, DEVICE_HARDWARE, INTERFACE, PORT, CounterRule
 from mainspring.node.probes.files import NodeFiles
 from mainspring.node.probes.sightings import Sighting, well
+from mainspring.node.probes.watchers.counters import COUNTERS, DEVICE_HARDWARE, INTERFACE, PORT, CounterRule
 
 ADAPTERS = "sys/class/infiniband"
 LISTED_S = 10.0  # How often adapters are counted.

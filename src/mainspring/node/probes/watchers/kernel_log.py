@@ -29,7 +29,6 @@ STAT_BYTES_MAX = 1 << 20  # A count for each of thousands of interrupts stands b
 FAULTS_MAX = 1_024  # Told apart within that.
 _KERNEL = 0  # Facility of the kernel itself; programs that write to the log have others, and are not believed.
 _BUS = r"(?P<part>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)"
-_ESCAPED = re.compile(r"\\x([0-9a-f]{2})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,8 +137,11 @@ class KernelLog:
         found = []
         for line in self._lines():
             record = _record(line)
-            if record is not None and self._boot_s + record.at_us / 1e6 >= self._since_s:
-                seen = self._sighting(record)
+            if record is None:
+                continue
+            at_s = self._boot_s + record.at_us / 1e6 if self._boot_s else now_s
+            if at_s >= self._since_s:
+                seen = self._sighting(record, at_s)
                 if seen is not None:
                     found.append(seen)
         return found
@@ -169,7 +171,7 @@ class KernelLog:
             self._rest = self._rest[-RECORD_BYTES_MAX:]
             yield from whole
 
-    def _sighting(self, record: _Record) -> Sighting | None:
+    def _sighting(self, record: _Record, at_s: float) -> Sighting | None:
         seen = seen_in(record.text)
         if seen is None:
             return None
@@ -190,7 +192,7 @@ class KernelLog:
             fatal=seen.fatal,
             message=seen.message,
             repair=seen.repair,
-            at_s=self._boot_s + record.at_us / 1e6,
+            at_s=at_s,
             record=(self._boot, record.sequence) if self._boot else None,
         )
 
@@ -210,7 +212,7 @@ def _record(line: bytes) -> _Record | None:
         return None
     if int(fields[0]) >> 3 != _KERNEL:
         return None
-    plain = _ESCAPED.sub(lambda found: chr(int(found[1], 16)), text.decode(errors="replace"))
+    plain = text.decode(errors="replace")  # What is not printable is escaped by the kernel, and stays so.
     return _Record(sequence=int(fields[1]), at_us=int(fields[2]), text=" ".join(plain.split()))
 
 

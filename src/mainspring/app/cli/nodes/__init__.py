@@ -1,0 +1,1 @@
+"""Verbs about nodes and their health."""

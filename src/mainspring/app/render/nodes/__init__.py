@@ -1,0 +1,1 @@
+"""How nodes and their health look to people."""

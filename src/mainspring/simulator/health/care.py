@@ -1,0 +1,164 @@
+"""Health at work in a month of a fleet: the fold, rules and decisions that ship, and what a site makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import final
+
+from mainspring.control.health.breaker import Breaker
+from mainspring.control.health.nodes import HealthFold, NodeHealth
+from mainspring.control.health.quarantines import NodePlace, Quarantine, decide
+from mainspring.control.health.rules import RULES, acting
+from mainspring.domain.fleet import NodeRef
+from mainspring.domain.hardware.health import HealthEvent, Repair
+from mainspring.domain.ids import ClusterName
+from mainspring.simulator.health.faults import Fault, FaultKind, FaultModel
+from mainspring.simulator.health.operation import Operation, noticed
+from mainspring.simulator.health.watchers import CLUSTER, at, told, well
+
+ACTING = ("reset-in-vain", "fatal", "flapping-link", "slow")
+LEMONS = frozenset(("lemon", "reset-in-vain"))  # Either says that a node fails again and again.
+RECENT_S = 3_600.0  # A node that is closed within so long of a fault is not closed for nothing.
+RESET_S = 1_800.0  # Until somebody has looked at an open breaker.
+FORGET_S = 86_400.0
+
+
+@final
+class Health:
+    """Watches a fleet: closes nodes, has them started anew or repaired, opens them again.
+
+    A site's people repair what rules ask people for, look at lemons as soon as they would at any fault, and reset
+    breakers.
+    """
+
+    def __init__(self, model: FaultModel) -> None:
+        self._fold = HealthFold(acting(RULES, ACTING))
+        self._model = model
+        self._places: Mapping[NodeRef, NodePlace] = {
+            at(row): NodePlace(
+                leaf=f"leaf-{row // model.leaf_nodes}", leaf_nodes=model.leaf_nodes, cluster_nodes=model.nodes
+            )
+            for row in range(model.nodes)
+        }
+        self._rows = {at(row): row for row in range(model.nodes)}
+        self._healths: dict[NodeRef, NodeHealth] = {}
+        self._closed: Mapping[NodeRef, Quarantine] = {}
+        self._breakers: Mapping[ClusterName, Breaker] = {}
+        self._standing: dict[int, list[HealthEvent]] = {}
+        self._well = 0
+        self._forgot_s = 0.0
+        self._last_s: dict[int, float] = {}
+        self.begun_s: dict[int, float] = {}
+        """When each fault began that did anything, by its number."""
+        self.seen_s: dict[int, float] = {}
+        """How long after it began each fault was in the fold, by its number."""
+        self.lemons: dict[int, float] = {}
+        """When each node was found to fail again and again."""
+        self.false_closings = 0
+        self.closings = 0
+        self.breakers_opened = 0
+
+    # ---------------------------------------------------------------- what it hears
+
+    def begun(self, fault: Fault, operation: Operation) -> None:
+        """Hears of a fault, as far as watchers do."""
+        leaf = range(fault.row, fault.row + self._model.leaf_nodes) if fault.kind is FaultKind.SWITCH else [fault.row]
+        if fault.kind is not FaultKind.ALARM:
+            self._last_s |= dict.fromkeys(leaf, operation.now_s)
+        self.begun_s[fault.number] = operation.now_s
+        dice = operation.dice(fault)
+        noticed_s = noticed(fault, self._model, dice)
+        for one in told(fault, self._model, operation.now_s, dice):
+            operation.later(one.after_s, self._hear, fault, one.event, operation)
+        if noticed_s is not None:
+            operation.later(noticed_s, self._people_see, fault, operation)
+
+    def well(self, row: int, operation: Operation) -> None:
+        """Hears that all is well: watchers take back what they said."""
+        for event in self._standing.pop(row, []):
+            self._well += 1
+            self._fold.add(well(event, self._well, operation.now_s))
+        self._look([row], operation)
+
+    def _hear(self, fault: Fault, event: HealthEvent, operation: Operation) -> None:
+        row = self._rows[NodeRef(cluster=CLUSTER, node=event.scope.node)]
+        self.seen_s.setdefault(fault.number, operation.now_s - self.begun_s[fault.number])
+        self._fold.add(event)
+        transient_link = fault.kind is FaultKind.LINK and fault.times == 1 and not fault.stays
+        if transient_link:  # It is up again by itself.
+            operation.later(60.0, self.well, row, operation)
+        self._standing.setdefault(row, []).append(event)
+        self._look([row], operation)
+
+    def _people_see(self, fault: Fault, operation: Operation) -> None:
+        """What no rule has found people see as they would without health."""
+        if not operation.is_ill(fault.row):
+            return
+        if at(fault.row) in self._closed:
+            operation.later(RECENT_S, self._people_see, fault, operation)
+        else:
+            self._by_people(fault.row, operation)
+
+    # ---------------------------------------------------------------- what it does
+
+    def _look(self, rows: Collection[int], operation: Operation) -> None:
+        now_s = operation.now_s
+        if now_s - self._forgot_s > FORGET_S:
+            self._fold.forget(now_s)
+            self._forgot_s = now_s
+        for row in rows:
+            health = self._fold.of(at(row), now_s)
+            self._healths[health.at] = health
+            if row not in self.lemons and LEMONS & {each.rule for each in health.findings}:
+                self.lemons[row] = now_s
+                operation.later(self._model.noticed_s, self._look_at_lemon, row, operation)
+        known = [self._fold.of(one, now_s) for one in {*self._healths, *self._closed}]
+        self._healths = {each.at: each for each in known if each.findings}
+        was_open = self._breaker_open
+        decided = decide(known, self._places, self._closed, self._breakers, now_s)
+        self._closed, self._breakers = decided.closed, decided.breakers
+        if self._breaker_open and not was_open:
+            self.breakers_opened += 1
+            operation.later(RESET_S, self._reset, operation)
+        self._close(decided.close, operation)
+        for one in decided.reopen:
+            operation.open(self._rows[one])
+
+    @property
+    def _breaker_open(self) -> bool:
+        return any(each.is_open for each in self._breakers.values())
+
+    def _reset(self, operation: Operation) -> None:
+        self._breakers = {}
+        self._look([], operation)
+
+    def _close(self, quarantines: Iterable[Quarantine], operation: Operation) -> None:
+        for quarantine in quarantines:
+            row = self._rows[quarantine.at]
+            recent = operation.now_s - self._last_s.get(row, -RECENT_S) < RECENT_S
+            self.closings += 1
+            self.false_closings += not (recent or operation.is_ill(row) or operation.is_lemon(row))
+            operation.close(row)
+            if quarantine.repair is Repair.CALL_PEOPLE:
+                operation.repair(row, self._repaired)
+            else:
+                operation.restart(row, self._restarted)
+
+    def _restarted(self, row: int, operation: Operation) -> None:
+        """What starting it anew did not cure, or rules do not believe cured, is for people."""
+        if at(row) in self._closed:
+            operation.repair(row, self._repaired)
+
+    def _repaired(self, row: int, operation: Operation) -> None:
+        """People open what they repaired."""
+        self._fold.clear(at(row), operation.now_s)
+        self._look([row], operation)
+        operation.open(row)
+
+    def _look_at_lemon(self, row: int, operation: Operation) -> None:
+        if operation.is_lemon(row) and at(row) not in self._closed:
+            self._by_people(row, operation)
+
+    def _by_people(self, row: int, operation: Operation) -> None:
+        operation.close(row)
+        operation.repair(row, self._repaired)
