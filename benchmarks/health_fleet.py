@@ -1,12 +1,12 @@
-"""What health of nodes is worth: a fleet of 2,048 nodes through 28 days of faults, with the rules that ship, and without.
+"""What health of nodes is worth: 2,048 nodes through 28 days of faults, with the rules that ship, and without.
 
 Run as `python -m benchmarks.health_fleet [--quick]`. Faults are drawn from seeds 9000 to 9009, which nothing was tuned
-on: rates, kinds and repairs are those of `FaultModel`, with their sources. Both arms have the runtime's recovery and the
-same faults; without health people see a fault that stays after `noticed_s` on average, which is ours and has no source:
-the ratio is told for half and for twice of it too. `detect_miss`: share of faults known of later than the best of others
-promise for their kind (`missed` names the kinds). `false_per_1000_node_days`: nodes closed of which nothing was wrong.
-`lemon_*`: nodes that fail 20 times as often, as told by rules. `badput_ratio`: node-time lost to faults, quarantine and
-spares, with health over without.
+on: rates, kinds and repairs are those of `FaultModel`, with their sources. Both arms have the runtime's recovery and
+the same faults; without health people see a fault that stays after `noticed_s` on average, which is ours and has no
+source: the ratio is told for half and for twice of it too. `detect_miss`: share of faults known of later than the best
+of others promise for their kind (`missed` names the kinds). `false_per_1000_node_days`: nodes closed of which nothing
+was wrong. `lemon_*`: nodes that fail 20 times as often, as told by rules. `badput_ratio`: node-time lost to faults,
+quarantine and spares, with health over without.
 """
 
 from __future__ import annotations

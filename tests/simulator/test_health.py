@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from mainspring.simulator.health.care import Health
+from mainspring.simulator.health.care import HealthAtWork
 from mainspring.simulator.health.faults import DAY_S, Drawn, Fault, FaultKind, FaultModel, draw_faults
 from mainspring.simulator.health.month import figures, month
 from mainspring.simulator.health.operation import LOST_S, Nobody, Operation, Watching
@@ -28,7 +28,7 @@ def crash(row: int, at_s: float = DAY_S, *, stays: bool = False, kind: FaultKind
 
 def test_fleet_without_faults_loses_its_spares() -> None:
     assert lost() == pytest.approx(0.0, abs=1e-3)
-    assert lost(watching=Health(SMALL)) == pytest.approx(0.0, abs=1e-3)
+    assert lost(watching=HealthAtWork(SMALL)) == pytest.approx(0.0, abs=1e-3)
 
 
 def test_fault_that_a_restart_cures_costs_its_gang_a_restart_and_what_was_not_saved() -> None:
@@ -39,36 +39,36 @@ def test_fault_that_a_restart_cures_costs_its_gang_a_restart_and_what_was_not_sa
 
 def test_slow_node_slows_its_gang_until_somebody_sees_it_or_a_rule_does() -> None:
     slow = crash(0, kind=FaultKind.SLOW, stays=True)
-    alone, watched = lost(slow), lost(slow, watching=Health(SMALL))
+    alone, watched = lost(slow), lost(slow, watching=HealthAtWork(SMALL))
     assert alone > 20 * watched > 0.0
 
 
 def test_corruption_costs_all_since_it_began_until_replicas_tell() -> None:
     wrong = crash(0, kind=FaultKind.CORRUPTION, stays=True)
     seen = replace(SMALL, replicated=1.0)
-    assert lost(wrong, watching=Health(seen), model=seen) < 32 * 300.0
+    assert lost(wrong, watching=HealthAtWork(seen), model=seen) < 32 * 300.0
     assert lost(wrong) > 32 * 3_600.0
 
 
 def test_switch_is_the_fault_of_no_node_but_the_first_that_goes_and_the_last_that_comes_back() -> None:
-    health = Health(SMALL)
+    health = HealthAtWork(SMALL)
     lost(Fault(kind=FaultKind.SWITCH, row=0, at_s=DAY_S, lasts_s=3_600.0), watching=health)
-    assert health.closings <= 2
-    assert health.breakers_opened == 0
+    assert health.record.closings <= 2
+    assert health.record.breakers_opened == 0
 
 
 def test_what_only_looks_like_a_fault_closes_nothing() -> None:
-    health = Health(SMALL)
+    health = HealthAtWork(SMALL)
     assert lost(*(crash(row, 3_600.0 * row, kind=FaultKind.ALARM) for row in range(64)), watching=health) < 1.0
-    assert (health.closings, health.lemons) == (0, {})
+    assert (health.record.closings, health.record.lemons) == (0, {})
 
 
 def test_node_that_fails_again_at_one_place_is_a_lemon_and_one_that_fails_here_and_there_is_none() -> None:
-    health = Health(SMALL)
+    health = HealthAtWork(SMALL)
     again = [replace(crash(3, DAY_S * day), part=2) for day in (1, 2)]
     here_and_there = [replace(crash(5, DAY_S * day), part=day) for day in (1, 2)]
     lost(*again, *here_and_there, watching=health)
-    assert set(health.lemons) == {3}
+    assert set(health.record.lemons) == {3}
 
 
 def test_month_is_the_same_for_a_seed_and_health_is_worth_its_while() -> None:

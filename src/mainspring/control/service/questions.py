@@ -9,8 +9,8 @@ from threading import Lock
 from typing import final
 
 from mainspring.control.service.lists import JobFilter
-from mainspring.control.service.nodes.maps import map_of
 from mainspring.control.service.metrics.glance import Glances
+from mainspring.control.service.nodes.maps import map_of
 from mainspring.control.service.planning import remedies as remedies_of
 from mainspring.control.service.planning import view_plan, waiting_why, what_if
 from mainspring.control.service.views import find_job, list_nodes, list_verdicts, view_clusters, view_why

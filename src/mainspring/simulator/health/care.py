@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import final
 
 from mainspring.control.health.breaker import Breaker
@@ -23,8 +24,28 @@ RESET_S = 1_800.0  # Until somebody has looked at an open breaker.
 FORGET_S = 86_400.0
 
 
+@dataclass(slots=True)
+class HealthRecord:
+    """What came of it.
+
+    Args:
+        begun_s: When each fault began that did anything, or looked as if it had, by its number.
+        seen_s: How long after that it was in the fold.
+        lemons: When each node was found to fail again and again.
+        closings: How many nodes were closed; `false_closings` of them for nothing.
+        breakers_opened: How often too much was to be closed at once.
+    """
+
+    begun_s: dict[int, float] = field(default_factory=dict)
+    seen_s: dict[int, float] = field(default_factory=dict)
+    lemons: dict[int, float] = field(default_factory=dict)
+    closings: int = 0
+    false_closings: int = 0
+    breakers_opened: int = 0
+
+
 @final
-class Health:
+class HealthAtWork:
     """Watches a fleet: closes nodes, has them started anew or repaired, opens them again.
 
     A site's people repair what rules ask people for, look at lemons as soon as they would at any fault, and reset
@@ -48,15 +69,7 @@ class Health:
         self._well = 0
         self._forgot_s = 0.0
         self._last_s: dict[int, float] = {}
-        self.begun_s: dict[int, float] = {}
-        """When each fault began that did anything, by its number."""
-        self.seen_s: dict[int, float] = {}
-        """How long after it began each fault was in the fold, by its number."""
-        self.lemons: dict[int, float] = {}
-        """When each node was found to fail again and again."""
-        self.false_closings = 0
-        self.closings = 0
-        self.breakers_opened = 0
+        self.record = HealthRecord()
 
     # ---------------------------------------------------------------- what it hears
 
@@ -65,7 +78,7 @@ class Health:
         leaf = range(fault.row, fault.row + self._model.leaf_nodes) if fault.kind is FaultKind.SWITCH else [fault.row]
         if fault.kind is not FaultKind.ALARM:
             self._last_s |= dict.fromkeys(leaf, operation.now_s)
-        self.begun_s[fault.number] = operation.now_s
+        self.record.begun_s[fault.number] = operation.now_s
         dice = operation.dice(fault)
         noticed_s = noticed(fault, self._model, dice)
         for one in told(fault, self._model, operation.now_s, dice):
@@ -82,7 +95,7 @@ class Health:
 
     def _hear(self, fault: Fault, event: HealthEvent, operation: Operation) -> None:
         row = self._rows[NodeRef(cluster=CLUSTER, node=event.scope.node)]
-        self.seen_s.setdefault(fault.number, operation.now_s - self.begun_s[fault.number])
+        self.record.seen_s.setdefault(fault.number, operation.now_s - self.record.begun_s[fault.number])
         self._fold.add(event)
         transient_link = fault.kind is FaultKind.LINK and fault.times == 1 and not fault.stays
         if transient_link:  # It is up again by itself.
@@ -109,8 +122,8 @@ class Health:
         for row in rows:
             health = self._fold.of(at(row), now_s)
             self._healths[health.at] = health
-            if row not in self.lemons and LEMONS & {each.rule for each in health.findings}:
-                self.lemons[row] = now_s
+            if row not in self.record.lemons and LEMONS & {each.rule for each in health.findings}:
+                self.record.lemons[row] = now_s
                 operation.later(self._model.noticed_s, self._look_at_lemon, row, operation)
         known = [self._fold.of(one, now_s) for one in {*self._healths, *self._closed}]
         self._healths = {each.at: each for each in known if each.findings}
@@ -118,7 +131,7 @@ class Health:
         decided = decide(known, self._places, self._closed, self._breakers, now_s)
         self._closed, self._breakers = decided.closed, decided.breakers
         if self._breaker_open and not was_open:
-            self.breakers_opened += 1
+            self.record.breakers_opened += 1
             operation.later(RESET_S, self._reset, operation)
         self._close(decided.close, operation)
         for one in decided.reopen:
@@ -136,8 +149,8 @@ class Health:
         for quarantine in quarantines:
             row = self._rows[quarantine.at]
             recent = operation.now_s - self._last_s.get(row, -RECENT_S) < RECENT_S
-            self.closings += 1
-            self.false_closings += not (recent or operation.is_ill(row) or operation.is_lemon(row))
+            self.record.closings += 1
+            self.record.false_closings += not (recent or operation.is_ill(row) or operation.is_lemon(row))
             operation.close(row)
             if quarantine.repair is Repair.CALL_PEOPLE:
                 operation.repair(row, self._repaired)

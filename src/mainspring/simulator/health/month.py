@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from mainspring.simulator.health.care import Health
+from mainspring.simulator.health.care import HealthAtWork, HealthRecord
 from mainspring.simulator.health.faults import THOUSAND, Drawn, Fault, FaultKind, FaultModel, draw_faults
 from mainspring.simulator.health.operation import Nobody, Operation
 
@@ -44,20 +44,21 @@ class Month:
 
 def month(model: FaultModel, seed: int) -> Month:
     """Returns what comes of a month: the same for the same seed."""
-    drawn, health = draw_faults(model, seed), Health(model)
+    drawn, health = draw_faults(model, seed), HealthAtWork(model)
     without = Operation(model, drawn, Nobody(), seed).run()
     badput = Operation(model, drawn, health, seed).run()
-    happened = [one for one in drawn.faults if one.number in health.begun_s and one.kind is not FaultKind.ALARM]
+    record = health.record
+    happened = [one for one in drawn.faults if one.number in record.begun_s and one.kind is not FaultKind.ALARM]
     missed: dict[str, int] = {}
     for fault in happened:
-        if health.seen_s.get(fault.number, float("inf")) > TARGETS_S[fault.kind]:
+        if record.seen_s.get(fault.number, float("inf")) > TARGETS_S[fault.kind]:
             missed[fault.kind.value] = missed.get(fault.kind.value, 0) + 1
-    missed["lemon"] = sum(_is_late(row, drawn, health) for row in drawn.lemons)
+    missed["lemon"] = sum(_is_late(row, drawn, record) for row in drawn.lemons)
     return Month(
         faults=len(happened) + len(drawn.lemons),
         missed=missed,
-        closings=(health.closings, health.false_closings),
-        lemons=(len(health.lemons), len(drawn.lemons), len(drawn.lemons & health.lemons.keys())),
+        closings=(record.closings, record.false_closings),
+        lemons=(len(record.lemons), len(drawn.lemons), len(drawn.lemons & record.lemons.keys())),
         badput=(badput, without),
     )
 
@@ -78,7 +79,7 @@ def figures(model: FaultModel, months: Iterable[Month]) -> Mapping[str, float]:
     }
 
 
-def _is_late(row: int, drawn: Drawn, health: Health) -> bool:
+def _is_late(row: int, drawn: Drawn, health: HealthRecord) -> bool:
     first: Fault | None = next((one for one in drawn.faults if one.lemon and one.row == row), None)
     if first is None:
         return False  # It has not failed yet.
