@@ -141,7 +141,7 @@ def _key_and_value_bytes(share: DeviceShare, stack: Stack, gathers: int) -> int:
     gathered before they are cast, and the gradients of keys are summed before.
     """
     several, cast = len(stack.streams) > 1, share.itemsize != FLOAT32
-    key = FLOAT32 if stack.heads != stack.kv_heads else share.itemsize
+    key = FLOAT32 if stack.turned else share.itemsize
     summed = 2 if several else 1
     return gathers * (key + share.itemsize) + FLOAT32 * (2 if cast else summed) + share.itemsize * summed
 
