@@ -84,8 +84,9 @@ def test_a_fatal_event_closes_its_node_moves_its_job_and_is_released_by_a_word(w
     (closure,) = world.control.care.closures()
     assert (closure.rule, closure.on_engine, len(closure.evidence)) == ("fatal", True, 1)
     assert closure.until_s == pytest.approx(world.clock.now_s() + QUARANTINE_S, abs=60.0)
-    world.beat(job, outcome=AttemptState.CANCELLED)
     world.tick(4)
+    ended = world.job(job).attempts[0]
+    assert (ended.state, "drained by health" in ended.reason) == (AttemptState.CANCELLED, True)
     again = world.job(job).attempts[-1]
     assert again.id != first.id
     assert node not in next(iter(world.orders_of(job).values())).nodes
@@ -336,3 +337,21 @@ def test_what_an_engine_says_of_a_node_is_told_and_stays_a_shadow(world: World) 
     world.west.inner.node_up(NodeName("west-0"))
     world.tick(3)
     assert [one.event.healthy for one in world.control.care.events()] == [True, False]
+
+
+def test_samples_and_closures_go_once_they_are_old_and_what_stands_stays(world: World) -> None:
+    world.tick()
+    tell(world, fault("west-0", cluster="west", at_s=world.clock.now_s()))
+    for node in ("west-1", "west-2"):
+        world.control.care.close("west", node, NewClosure(kind=ClosureKind.CORDON, reason="a fan"), OPS)
+    world.control.care.open("west", "west-1", OPS, reason="well")
+    world.tick(3)
+    world.clock.advance(29 * 86_400.0)
+    assert world.control.retention.sweep(at_once=True).health_events == 0
+    world.clock.advance(2 * 86_400.0)
+    tell(world, fault("west-3", cluster="west", at_s=world.clock.now_s()))
+    assert world.control.retention.sweep(at_once=True).health_events == 1
+    assert [one.event.scope.node for one in world.control.care.events()] == ["west-3"]
+    world.clock.advance(400 * 86_400.0)
+    assert world.control.retention.sweep(at_once=True).closures == 1
+    assert [one.node for one in world.control.care.closures(past=True)] == ["west-2"]
