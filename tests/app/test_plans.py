@@ -67,7 +67,7 @@ def test_option_is_the_chips_that_it_asks_for(option: Option, name: str, slices:
     [
         (Option(chip=ChipName("cpu"), chips=4), 0),
         (Option(chip=ChipName("any"), chips=8), 0),
-        (Option(chip=ChipName("h100"), chips=0.5), 0),
+        (Option(chip=ChipName("h100"), chips=0.5, replicas=16), 0),
         (Option(chip=ChipName("h100"), chips=3), 0),
         (Option(chip=ChipName("v5p"), chips=4, replicas=3), 0),
         (Option(chip=ChipName("v5p"), chips=4, replicas=17, slice="4x4x4"), 0),

@@ -16,6 +16,7 @@ from mainspring.control.store.databases.opening import parsed_url
 from mainspring.control.store.records import jobs_by_id
 from mainspring.control.store.restores.restoring import restore
 from mainspring.control.store.schema import events, jobs, tallies
+from mainspring.control.store.settings import Settings
 from mainspring.domain.answers import Submit
 from mainspring.domain.errors import Conflict, DamagedData, NotFound
 from mainspring.domain.ids import JobId
@@ -121,7 +122,7 @@ def _rows(store: Store) -> list[object]:
     with store.read() as connection:
         known = [JobId(job) for job in connection.execute(sa.select(jobs.c.id).order_by(jobs.c.ordinal)).scalars()]
         records = jobs_by_id(connection, known)
-        return [view_job(connection, records[job], now_s=1e6, lease_s=15.0) for job in known]
+        return [view_job(connection, records[job], now_s=1e6, settings=Settings()) for job in known]
 
 
 def test_back_up_that_is_damaged_cut_off_or_none_is_refused_and_changes_nothing(tmp_path: Path) -> None:

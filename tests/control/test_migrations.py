@@ -22,6 +22,7 @@ from mainspring.control.store.databases.opening import new_engine, parsed_url
 from mainspring.control.store.holdings import grants, parts
 from mainspring.control.store.records import jobs_by_id, specs, tenants, text_of
 from mainspring.control.store.schema import allocations, metadata
+from mainspring.control.store.settings import Settings
 from mainspring.control.store.store import bring_back
 from mainspring.control.store.tallies import Tally, tallies_of_teams, tally_of_person
 from mainspring.domain.errors import Conflict, NotFound, Unavailable
@@ -91,7 +92,7 @@ def test_store_of_the_first_shape_keeps_its_jobs_attempts_and_teams(unmade_url: 
         assert grants(connection, [AttemptId("attempt-1")]) == {"attempt-1": (grant,)}
         assert connection.execute(sa.select(allocations.c.chips)).scalars().all() == ['{"h100": 2000}']
         (job_,) = jobs_by_id(connection, [JobId("job-1")]).values()
-        assert view_job(connection, job_, now_s=1e9, lease_s=15.0).attempts[0].dollars == pytest.approx(
+        assert view_job(connection, job_, now_s=1e9, settings=Settings()).attempts[0].dollars == pytest.approx(
             6.0 * 100 / 3600
         )
         assert specs(connection, [JobId("job-1")]) == {"job-1": spec}

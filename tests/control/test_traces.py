@@ -102,6 +102,7 @@ def test_life_of_a_job_is_one_trace_of_spans_in_each_other(world: World) -> None
     ended = collector.one("job")
     assert ended.facts["mainspring.job.state"] == "succeeded"
     assert (ended.facts["mainspring.team"], ended.facts["mainspring.tier"]) == ("lab", "standard")
+    assert world.job(job).trace == "", "nobody is told of it here"
     assert ended.begun_s == world.job(job).submitted_s
     assert ended.ended_s == world.job(job).ended_s
 
@@ -239,6 +240,8 @@ def test_programs_are_told_the_span_of_their_attempt_where_it_is_told(world: Wor
     world.tick(2)
     attempt = world.job(job).attempts[-1].id
     (orders,) = world.register(job)
+    assert world.job(job).trace == "0af7651916cd43dd8448eb211c80319c"
+    assert world.job(world.submit()).trace == place_of(world.control.jobs()[0].id, parent=None).trace
     assert orders.roles[0].environment["TRACEPARENT"] == str(place_of_attempt(job, attempt, parent=place_from(PARENT)))
 
 

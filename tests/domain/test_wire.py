@@ -37,7 +37,7 @@ PEOPLE += " TokenView RecordingClaim WaitingUse Blocked Login LoginOffer NewNoti
 PEOPLE += " HoldView NewHold NewPriority NewSize NodeView PlanLine Verdict JobHistory Sweep HeldOnes HeldView"
 PEOPLE += " ClosedNode PastAttempt PastCluster PastFleet Adopted NotAdopted"
 PEOPLE += " HealthEventView HealthFinding HealthRuleView Incident NewClosure NodeChange NodeClosure NodeHealthView"
-PEOPLE += " Reason"
+PEOPLE += " Reason ClusterGlance ClusterMap FailedGlance Glance JobGlance QueueGlance RackView"
 ENGINES = "FarAlive FarAnswer FarCall FarPart OpenKubernetes OpenSlurm"
 STARTER = """
 BeginStarter BindSocket Exited Made NotDone RemovePath SignalProcess StartProcess Started UnpackCode WriteFiles

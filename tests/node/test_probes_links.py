@@ -173,6 +173,24 @@ def test_an_adapter_whose_driver_is_loaded_anew_is_read_anew(watched: Watched) -
     assert [event.check for event in watched.faults(3)] == ["link-flap"]
 
 
+def test_a_port_that_stays_down_after_its_adapter_was_reset_is_told_though_none_is_like_it(tmp_path: Path) -> None:
+    watched = Watched(tmp_path, adapters=["mlx5_0"])
+    watched.told(3)
+    watched.node.put("sys/class/infiniband/mlx5_0/ports/1/state", "")
+    watched.told(1)
+    shutil.rmtree(tmp_path / "sys/class/infiniband/mlx5_0")
+    watched.node.adapter("mlx5_0", state="1: DOWN")
+    assert [event.check for event in watched.faults(int(2 * LISTED_S))] == ["link-state"]
+    watched.links.close()
+
+
+def test_of_two_ports_that_differ_nobody_knows_which_is_right(tmp_path: Path) -> None:
+    watched = Watched(tmp_path, adapters=["mlx5_0"])
+    watched.node.adapter("mlx5_1", rate="100 Gb/sec (1X NDR)")
+    assert watched.faults(30) == []
+    watched.links.close()
+
+
 def test_an_efa_adapter_is_as_its_network_interface_is(tmp_path: Path) -> None:
     watched = Watched(tmp_path, adapters=())
     for index in range(4):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mainspring.node.probes.sweep.pairing import (
@@ -64,6 +64,19 @@ def test_a_way_that_is_at_fault_blames_neither_of_its_ends(count: int, data: st.
     if count >= 6:
         assert found.ways == (broken,)
         assert found.undecided == ()
+
+
+@settings(max_examples=400)
+@given(st.integers(5, 11), st.data())
+def test_whatever_comes_of_groups_nobody_is_measured_twice_by_the_same_node(count: int, data: st.DataObject) -> None:
+    rounds = list[list[Grouped]]()
+    while groups := next_groups(range(count), rounds):
+        well = isolated(range(count), rounds).well if rounds else ()
+        met = [set(group.members) for each in rounds for group in each]
+        for group in groups:
+            assert not (set(group) & set(well) and any(set(group) <= before for before in met))
+        rounds.append([Grouped(members=group, seconds=1.0 if data.draw(st.booleans()) else None) for group in groups])
+    assert len(rounds) <= ROUNDS_MAX
 
 
 @given(COUNTS)

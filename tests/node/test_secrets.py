@@ -126,9 +126,9 @@ def test_output_that_is_no_secret_is_not_held_back() -> None:
 @pytest.mark.slow
 def test_output_that_repeats_the_front_of_a_secret_is_held_within_a_bound() -> None:
     output = MaskedOutput(masks(A="a" * 65_536))
-    began_s = time.monotonic()
+    began_s = time.thread_time()  # What others take of the processor says nothing.
     told = sum(len(output.passed(b"a" * 65_535)) for _ in range(5))
-    assert time.monotonic() - began_s < 5 * PASSED_S_MAX
+    assert time.thread_time() - began_s < 5 * PASSED_S_MAX
     assert len(output.rest()) <= HELD_BYTES_MAX
     assert told <= 5 * 65_536
 

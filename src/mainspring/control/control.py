@@ -224,7 +224,7 @@ class Control:
     def _view(self, reference: str, spec: JobSpec | None, caller: Caller = LAB_ITSELF) -> JobView:
         with self.store.read() as connection:
             job = find_job(connection, reference, caller)
-            return view_job(connection, job, now_s=self.clock.now_s(), lease_s=self.settings.lease_s, spec=spec)
+            return view_job(connection, job, now_s=self.clock.now_s(), settings=self.settings, spec=spec)
 
     def jobs(
         self,

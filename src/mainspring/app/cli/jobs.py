@@ -351,7 +351,8 @@ def logs(
         texts = ({"rank": rank, "text": chunk.decode(errors="replace")} for chunk in chunks)
         chunks = (json.dumps(text).encode() + b"\n" for text in texts)
     if not render.write_output(chunks, sys.stdout):
-        render.ERRORS.print(f"Rank {rank} of {name} has written nothing. Look: ms why {name}")
+        gone = "or nothing of it is kept any more"
+        render.ERRORS.print(f"Rank {rank} of {name} has written nothing, {gone}. Look: ms why {name}")
 
 
 def events(

@@ -63,6 +63,8 @@ def job_panel(job: JobView, events: Sequence[Event], *, now_s: float) -> Rendera
         f"result {name}": f"{value:.4g}" if isinstance(value, float) else str(value)
         for name, value in sorted(job.result.items())
     }
+    if job.trace:
+        facts["trace"] = job.trace
     if job.goodput is not None:
         facts["goodput"] = goodput_text(job.goodput)
     attempts = [attempts_table(job.attempts, now_s=now_s), ""] if job.attempts else []

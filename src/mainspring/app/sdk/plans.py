@@ -111,7 +111,7 @@ def target_of(option: Option, spares: int) -> Target | None:
         spares: How many of its replicas stand by.
     """
     chip, chips = NAMES.get(option.chip, option.chip), option.chips * (option.replicas - spares)
-    if chip not in CHIPS or chips % 1 or chips < 1:
+    if chip not in CHIPS or option.chips % 1 or chips < 1:
         return None
     count = int(chips)
     shapes: list[tuple[int, ...]] = [(count,)]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from mainspring.app.render.events import event_words
 from mainspring.app.render.goodput import USES, hours_text
@@ -27,6 +28,7 @@ MARKS_MAX = 400  # Of one picture; more would lie on each other.
 POINTS_MAX = 2_000
 _BAR_MIN = 1.5  # Of the scale: what is shorter could not be seen.
 _TICKS = 5
+_Drawn: TypeAlias = Callable[[float, float, str, str], "Strip"]  # From when, until when, its look, what it says.
 _TROUBLE = {each.kind for each in EVENTS if each.notable}
 
 
@@ -124,8 +126,7 @@ def _end_of(attempt: AttemptView) -> str:
     return f"{attempt.state.value}: {attempt.reason}" if attempt.reason else attempt.state.value
 
 
-def _states(job: JobView, events: Sequence[Event], end_s: float, strip: object) -> list[Strip]:
-    assert callable(strip)
+def _states(job: JobView, events: Sequence[Event], end_s: float, strip: _Drawn) -> list[Strip]:
     moves = [(job.submitted_s, "queued")]
     moves += [
         (event.time_s, str(event.detail.get("after", ""))) for event in events if event.kind == JobMovedEvent.kind
@@ -138,9 +139,8 @@ def _states(job: JobView, events: Sequence[Event], end_s: float, strip: object) 
     return strips
 
 
-def _generations(events: Sequence[Event], until_s: float, strip: object) -> list[Strip]:
+def _generations(events: Sequence[Event], until_s: float, strip: _Drawn) -> list[Strip]:
     """Returns, of each generation, what it took to prepare and how long it stepped."""
-    assert callable(strip)
     marks = [
         event
         for event in events

@@ -15,6 +15,7 @@ from mainspring.domain.release import RELEASE, RELEASE_HEADER
 from mainspring.domain.routes import Answer, Calls, P, Route
 
 _QUICK_BYTES = 1 << 15  # Read in about a millisecond.
+NOT_FOUND = 404  # Of HTTP.
 _BASE = "http://mainspring"  # Never resolved: requests do not leave the process.
 _PASSED = (b"accept", b"last-event-id", b"user-agent")  # What of a browser's own headers means something to the API.
 _GUARD = (
@@ -63,7 +64,7 @@ class Inside(Calls):
         try:
             made = asked(route, *args, **kwargs)
         except MainspringError as error:
-            raise Refusal(error, 404) from error
+            raise Refusal(error, NOT_FOUND) from error
         request = httpx.Request(
             made.words["method"],
             _BASE + made.path,

@@ -13,7 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from mainspring.app.base.calls import PAGES
-from mainspring.app.render.tables import ago, gist, size_text
+from mainspring.app.render.tables import ago, gist
 from mainspring.app.render.terminal import CONTROL
 from mainspring.app.web.tables import Grid, dollars_text, iso, job_path
 from mainspring.domain.release import RELEASE
@@ -87,7 +87,6 @@ def _environment() -> Environment:
         "moment": _moment,
         "ago": ago,
         "linked": _linked,
-        "bytes": size_text,
         "dollars": dollars_text,
         "gist": gist,
     }

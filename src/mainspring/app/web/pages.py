@@ -11,7 +11,7 @@ from anyio import to_thread
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -99,6 +99,7 @@ def create_pages(api: ASGIApp, clock: Clock, dice: Dice) -> Starlette:
             MainspringError: pages.tell,
             Refusal: pages.tell,
             HTTPException: pages.tell,
+            ClientDisconnect: pages.tell,
             Exception: pages.tell,
         },
     )
@@ -173,7 +174,7 @@ class _Pages:
         return _entered(request, secret, entry.own_path(fields.get("next", "")))
 
     async def enter(self, request: Request) -> Response:
-        """Lets in by a code that is good once: who follows a link of another site is asked whether they mean it."""
+        """Lets in by a code that is good once: nobody who follows a link of another site."""
         wanted = entry.own_path(request.query_params.get("next", ""))
         if not entry.is_own(request) or request.headers.get("sec-purpose"):
             raise NotAllowed("sign in", got="a link of another site", next_step="type its address, or run ms web again")
@@ -226,6 +227,8 @@ class _Pages:
 
     async def tell(self, request: Request, error: Exception) -> Response:
         """Shows an error and what to do about it; who is nobody signs in first."""
+        if isinstance(error, ClientDisconnect):
+            return Response(status_code=499)  # Nobody reads it.
         if isinstance(error, Refusal):
             told, status = error.error, error.status
         elif isinstance(error, MainspringError):
@@ -237,9 +240,11 @@ class _Pages:
         else:
             kind_of = type(error).__name__
             told = MainspringError(
-                "show a page", on=request.url.path[:200], got=f"a fault of the server's own: {kind_of}"
+                "show a page",
+                on=request.url.path[:200],
+                got=f"a fault of the server's own: {kind_of}",
+                next_step="whoever runs the server finds it in server.log",
             )
-            told.next_step = "whoever runs the server finds it in server.log"
             status = 500
         if status == 401:
             path = request.url.path + (f"?{request.url.query}" if request.url.query else "")

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from mainspring.control.service.goodput import goodput_of
 from mainspring.control.service.lists import JobFilter, listed
 from mainspring.control.service.steering.pausing import hold_of
+from mainspring.control.service.traces.telling import trace_of
 from mainspring.control.state.active_state import held
 from mainspring.control.state.avoidance import REMEMBERED_S, Avoidance
 from mainspring.control.state.fleet import FleetView, read_closed, read_holds
@@ -31,6 +32,7 @@ from mainspring.control.store.records import (
     specs,
 )
 from mainspring.control.store.schema import WAITS, allocations, jobs, whys
+from mainspring.control.store.settings import Settings
 from mainspring.control.store.tallies import counts_of_arrays
 from mainspring.control.store.tokens import LAB_ITSELF, Caller, sight
 from mainspring.domain.answers import (
@@ -94,13 +96,12 @@ def find_job(connection: sa.Connection, reference: str, caller: Caller = LAB_ITS
 
 
 def view_job(
-    connection: sa.Connection, job: JobRecord, *, now_s: float, lease_s: float, spec: JobSpec | None = None
+    connection: sa.Connection, job: JobRecord, *, now_s: float, settings: Settings, spec: JobSpec | None = None
 ) -> JobView:
     """Returns everything about one job.
 
     Args:
         now_s: The time, for what has not ended.
-        lease_s: How long a lead may be silent.
         spec: What it was made of, where the caller has it: then it is not read again.
     """
     own = attempts_of(connection, [job.id]).get(job.id, [])
@@ -114,7 +115,8 @@ def view_job(
         _waits(connection, [job]).get(job.id),
         _arrays(connection, [job]),
     )
-    return replace(view, goodput=goodput_of(connection, job, now_s=now_s, lease_s=lease_s)) if own else view
+    view = replace(view, trace=trace_of(connection, job.id, settings.traces))
+    return replace(view, goodput=goodput_of(connection, job, now_s=now_s, lease_s=settings.lease_s)) if own else view
 
 
 def list_jobs(connection: sa.Connection, wanted: JobFilter, *, limit: int, now_s: float) -> tuple[JobView, ...]:

@@ -153,7 +153,8 @@ class JobView:
     """One job, for people. `owner` submitted it, "" where nobody knows.
 
     While it waits, `start_s` is when it is expected to start: `exact` when room is kept. `overrides` is what was said
-    of it since; `hold` is what keeps it from starting, its own or its team's, until it has ended.
+    of it since; `hold` is what keeps it from starting, its own or its team's, until it has ended. `trace` is the id of
+    the trace that it is in, "" for none, or where many jobs are looked at.
     """
 
     id: JobId
@@ -173,3 +174,4 @@ class JobView:
     owner: str = ""
     overrides: Overrides | None = None
     hold: Hold | None = None
+    trace: str = ""

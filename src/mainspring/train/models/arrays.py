@@ -177,6 +177,15 @@ def over_words(x: jax.Array, words_dim: int | None = None) -> jax.Array:
     return _placed(x, *((DATA, TENSOR) if dim == words_dim else None for dim in range(x.ndim)))
 
 
+@jax.custom_vjp
+def before_words(x_BTD: jax.Array) -> jax.Array:
+    """Returns the tokens of all devices that share words, as `over_words`; each gets its own gradients alone."""
+    return over_words(x_BTD)
+
+
+before_words.defvjp(lambda x_BTD: (over_words(x_BTD), None), lambda _, change_BTD: (over_devices(change_BTD),))
+
+
 def _placed(x: jax.Array, *axes: Any) -> jax.Array:
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.are_all_axes_manual:

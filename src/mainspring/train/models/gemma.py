@@ -20,7 +20,16 @@ import jax
 import jax.numpy as jnp
 
 from mainspring.domain.errors import InvalidInput
-from mainspring.train.models.arrays import Arrays, Weights, by_shares, drawn, fresh_dense, over_devices, over_words
+from mainspring.train.models.arrays import (
+    Arrays,
+    Weights,
+    before_words,
+    by_shares,
+    drawn,
+    fresh_dense,
+    over_devices,
+    over_words,
+)
 from mainspring.train.models.attention import block_causal
 from mainspring.train.models.model import Model, sum_of_valid
 from mainspring.train.models.shapes import (
@@ -98,7 +107,7 @@ def surprises(weights: Weights, tokens_BT: jax.Array, compute: ComputeRecipe) ->
 
     def part(table_VD: jax.Array, both: tuple[jax.Array, jax.Array]) -> jax.Array:
         x_BTD, next_BT = both
-        logits_BTV = over_words(_logits(over_words(over_devices(x_BTD)), table_VD), 2)
+        logits_BTV = over_words(_logits(before_words(over_devices(x_BTD)), table_VD), 2)
         own_BTV = next_BT[..., None] == jnp.arange(len(table_VD))
         surprise_BT: jax.Array = jax.nn.logsumexp(logits_BTV, axis=-1) - jnp.where(own_BTV, logits_BTV, 0).sum(axis=-1)
         return over_devices(surprise_BT)

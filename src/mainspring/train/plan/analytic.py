@@ -16,9 +16,10 @@ from collections.abc import Iterable
 from mainspring.train.models.shapes import DATA, SEQUENCE, TENSOR, WORDS_AT_ONCE, Remat, Signature
 from mainspring.train.plan.chips import figures_of
 from mainspring.train.plan.figures import FiguresFrom, MemoryNeed, StepFigures
-from mainspring.train.plan.formulas.anatomy import Stack
+from mainspring.train.plan.formulas.anatomy import Stack, Stream
 from mainspring.train.plan.formulas.moments import moment_bytes
 from mainspring.train.plan.formulas.sharing import FLOAT32, ArrayShare, DeviceShare
+from mainspring.train.plan.formulas.tiles import array_bytes
 from mainspring.train.plan.formulas.work import CHANNELS, bytes_by_axis, flops_of, half_way_bytes, memory_traffic
 from mainspring.train.plan.targets import Target
 from mainspring.train.recipe import Recipe
@@ -26,10 +27,9 @@ from mainspring.train.recipe import Recipe
 SCALARS = 4096  # Counters and statistics, each a tile.
 # Arrays alive at once while a block is computed again and differentiated: see the module.
 SCORES = 3  # In the recipe's numbers, beside one of float32.
-HEADS = 8  # Queries, keys, values, what they attended to, and the gradient of each.
+HEADS = 8  # Queries, keys, values, what they attended to, and the gradient of each; half of them in float32.
 WIDTHS = 8  # Beside attention; beside the MLP two.
 HIDDEN = 5  # And one for each array that the MLP itself makes.
-SCRATCH = 1.5  # Times a core's own memory: of as much, half would stay there while a block is worked on.
 CODE_LEAST = 6e6  # Bytes of a program on a core, and what is times parameters to this power; three sizes of policy.
 CODE = 0.11e6
 CODE_POWER = 0.27
@@ -139,47 +139,62 @@ def _maps(share: DeviceShare) -> float:
     count = share.rows_at_once * pixels.views
     if not pixels.maps:
         return 0.0
-    kept = sum(2 * share.token_bytes(count * height * width, channels) for height, width, channels in pixels.maps)
+    kept = sum(
+        share.token_bytes(count * height * width, channels, itemsize)
+        for height, width, channels in pixels.maps
+        for itemsize in (FLOAT32, share.kept_itemsize)
+    )
     return kept + share.image_bytes(FLOAT32, share.rows_at_once)
 
 
 def _told(share: DeviceShare) -> float:
-    """Returns what lives while words are told: some tokens of all who share the words, logits, and their gradients."""
+    """Returns what lives while words are told: some tokens of all who share the words, and logits.
+
+    The gradients of logits take their place.
+    """
     found = 0.0
     for path in share.anatomy.told:
         words, width = share.anatomy.weights[path]
         at_once = min(WORDS_AT_ONCE, -(-share.anatomy.uses[path] // share.sizes[SEQUENCE]))
         tokens = share.rows_at_once * share.sizes[DATA] * at_once
-        found += 2 * share.token_bytes(tokens, -(-words // (share.sizes[DATA] * share.sizes[TENSOR])), FLOAT32)
+        found += share.token_bytes(tokens, -(-words // (share.sizes[DATA] * share.sizes[TENSOR])), FLOAT32)
         found += share.token_bytes(tokens, width, FLOAT32) + share.token_bytes(tokens, width)
     return found
 
 
 def _residuals(share: DeviceShare, stack: Stack) -> float:
-    """Returns what all blocks of a stack keep for the backward pass."""
-    remat, kept = share.anatomy.compute.remat, 0.0
+    """Returns what all blocks of a stack keep for the backward pass, most of it for products to take."""
+    remat, kept, itemsize = share.anatomy.compute.remat, 0.0, share.kept_itemsize
     for stream in stack.streams:
         tokens = share.tokens(stack, stream)
-        width = share.token_bytes(tokens, stream.width)
-        heads = share.token_bytes(tokens * share.features(stack.heads), stack.head_dim)
-        kv_heads = share.token_bytes(tokens * share.features(stack.kv_heads), stack.head_dim)
-        hidden = share.token_bytes(tokens, share.features(stream.mlp)) if stream.mlp else 0.0
+        width = share.token_bytes(tokens, stream.width, itemsize)
+        heads, kv_heads = (
+            _heads_bytes(share, stack, stream, count, itemsize) for count in (stack.heads, stack.kv_heads)
+        )
+        hidden = share.token_bytes(tokens, share.features(stream.mlp), itemsize) if stream.mlp else 0.0
         match remat:
             case Remat.FULL:
-                kept += width if stream.asks else 0.0
+                kept += share.token_bytes(tokens, stream.width) if stream.asks else 0.0
             case Remat.DOTS:
                 kept += 2 * width + heads + 2 * kv_heads + stream.hidden * hidden
             case Remat.NONE:  # What norms make is float32; an activation is a product of several arrays.
                 wide = share.token_bytes(tokens, stream.width, FLOAT32)
                 kept += 2 * width + 6 * wide + 2 * heads + 2 * kv_heads + (4 + 2 * stream.hidden) * hidden
     if remat is Remat.NONE:
-        kept += _scores(share, stack, share.itemsize) + _scores(share, stack, FLOAT32)
+        kept += _scores(share, stack, itemsize) + _scores(share, stack, FLOAT32)
     return stack.layers * kept
+
+
+def _heads_bytes(share: DeviceShare, stack: Stack, stream: Stream, heads: int, itemsize: int) -> float:
+    """Returns the bytes of one array of a block's heads: laid out so that least is filled up."""
+    tokens = -(-stream.tokens // share.sizes[SEQUENCE])
+    shape = (share.rows_at_once * stack.copies, tokens, share.features(heads), stack.head_dim)
+    return array_bytes(shape, itemsize, tiled=share.chip.is_tpu)
 
 
 def _casts(share: DeviceShare, stack: Stack) -> int:
     """Returns the shares of a stack's weights in the recipe's numbers: they are cast once, before the first block."""
-    others = (array for array in share.of_stack(stack) if DATA in array.over and array.itemsize != share.itemsize)
+    others = (array for array in share.of_stack(stack) if array.itemsize != share.itemsize)
     return sum(share.size(array, share.itemsize) for array in others)
 
 
@@ -192,7 +207,7 @@ def _scores(share: DeviceShare, stack: Stack, itemsize: int) -> float:
 
 def _working(share: DeviceShare, stack: Stack) -> float:
     """Returns what lives while one block is computed again and differentiated: in its attention, or in its MLP."""
-    attention = _scores(share, stack, FLOAT32) + SCORES * _scores(share, stack, share.itemsize)
+    attention = _scores(share, stack, FLOAT32) + SCORES * _scores(share, stack, share.kept_itemsize)
     mlp = 0.0
     block = [array for array in share.of_stack(stack) if DATA in array.over]
     gathered = sum(_block_bytes(share, stack, array) for array in block)
@@ -200,9 +215,8 @@ def _working(share: DeviceShare, stack: Stack) -> float:
         tokens = share.tokens(stack, stream)
         width = share.token_bytes(tokens, stream.width)
         attention += WIDTHS * width
-        attention += HEADS * share.token_bytes(
-            share.rows_at_once * stack.copies * stream.tokens * share.features(stack.heads), stack.head_dim
-        )
+        attention += HEADS / 2 * _heads_bytes(share, stack, stream, stack.heads, share.itemsize)
+        attention += HEADS / 2 * _heads_bytes(share, stack, stream, stack.heads, FLOAT32)
         if not stream.mlp:
             continue
         count = HIDDEN + stream.hidden
@@ -210,7 +224,7 @@ def _working(share: DeviceShare, stack: Stack) -> float:
         hidden = share.token_bytes(tokens, share.features(stream.mlp))
         mlp += count * hidden
     needed = max(attention, mlp) + gathered
-    return needed**2 / (needed + SCRATCH * share.chip.scratch)
+    return needed**2 / (needed + share.chip.scratch)  # Of as much as a core's own memory, half would stay there.
 
 
 def _block_bytes(share: DeviceShare, stack: Stack, array: ArrayShare) -> float:

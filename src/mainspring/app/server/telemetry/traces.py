@@ -176,7 +176,11 @@ class TraceThread:
             self._thread.join(_STEP_S)
 
     def _run(self) -> None:
-        self._exporter = Exporter(self._rules.url, self._instance)
+        try:
+            self._exporter = Exporter(self._rules.url, self._instance)
+        except Exception:  # noqa: BLE001  What it reads of the environment may be anything.
+            _log.exception("traces cannot be sent")
+            return
         control = self._control
         traces = Traces(
             control.store,

@@ -116,7 +116,11 @@ function drawCharts() {
     const canvas = one(".canvas", figure), source = document.getElementById(figure.dataset.from);
     if (!canvas || !source || !window.echarts || canvas.dataset.drawn === source.textContent) continue;
     canvas.dataset.drawn = source.textContent;
-    const chart = echarts.getInstanceByDom(canvas) || echarts.init(canvas, null, { renderer: "canvas" });
+    let chart = echarts.getInstanceByDom(canvas);
+    if (!chart) {
+      chart = echarts.init(canvas, null, { renderer: "canvas" });
+      new ResizeObserver(() => chart.resize()).observe(canvas); // Also where another card comes beside it.
+    }
     const axis = { axisLine: { lineStyle: { color: colour("line") } }, axisLabel: { color: colour("soft"), hideOverlap: true }, splitLine: { lineStyle: { color: colour("line") } } };
     chart.setOption({
       animation: false,
@@ -135,18 +139,9 @@ function loadCharts() {
   script.onload = drawCharts;
   document.head.append(script);
 }
-function redraw() {
-  for (const canvas of all(".canvas")) {
-    delete canvas.dataset.drawn;
-    window.echarts?.getInstanceByDom(canvas)?.resize();
-  }
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+  for (const canvas of all(".canvas")) delete canvas.dataset.drawn;
   drawCharts();
-}
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
-let resizing = 0;
-addEventListener("resize", () => {
-  clearTimeout(resizing);
-  resizing = setTimeout(redraw, 150);
 });
 
 // ---------------------------------------------------------------- output

@@ -9,6 +9,7 @@ from mainspring.app.render.goodput import goodput_text
 from mainspring.app.render.jobs import at_risk_text, ranks_text, verdict_text
 from mainspring.app.render.tables import asked, asks, gist, hold_text, where
 from mainspring.app.web import charts, tables
+from mainspring.app.web.inside import NOT_FOUND, Refusal
 from mainspring.app.web.look import Shown
 from mainspring.app.web.tables import Cell, Grid, Heading
 from mainspring.app.web.views.acts import DONE
@@ -28,10 +29,17 @@ _FIRST_ERROR = ("rank_exited", "hang", "agent_lost", "checkpoint_failed")
 async def view_job(visit: Visit) -> Shown:
     """Returns the page of a job."""
     name = visit.request.path_params["job"]
-    job = await visit.lab.status(name)
-    events = await visit.lab.job_events(job.id, newest=True, limit=LIST_MAX)
-    job = await visit.lab.status(job.id)  # Read after its events: what is followed comes after both.
-    why = await visit.lab.why(job.id, remedies=visit.asked("remedies") == "1")
+    try:
+        job = await visit.lab.status(name)
+        events = await visit.lab.job_events(job.id, newest=True, limit=LIST_MAX)
+        job = await visit.lab.status(job.id)  # Read after its events: what is followed comes after both.
+        why = await visit.lab.why(job.id, remedies=visit.asked("remedies") == "1")
+    except Refusal as refusal:
+        if refusal.status != NOT_FOUND:
+            raise
+        past = await visit.lab.history(name)  # It may be in the archive.
+        job, events = past.job, past.events[-LIST_MAX:]
+        why = Why(job=job.id, state=job.state, plan=0, summary=job.reason, limit=None, candidates=())
     live = not ended(job.state)
     attempt = job.attempts[-1] if job.attempts else None
     spares = sum(role.spares for role in job.spec.roles)
@@ -83,7 +91,7 @@ async def view_job(visit: Visit) -> Shown:
 
 
 def _first_error(job: JobView, events: Sequence[Event]) -> str:
-    """Returns what went wrong first in the newest attempt that went wrong, whole, or ""."""
+    """Returns what went wrong first of all that is known of, whole, or ""."""
     failed = job.state is JobState.FAILED
     for event in events:
         said = str(event.detail.get("last_words", ""))

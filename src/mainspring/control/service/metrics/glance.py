@@ -13,7 +13,7 @@ from mainspring.control.state.fleet import ClusterSeen, FleetView, read_closed
 from mainspring.control.state.latest_plan import LatestPlan
 from mainspring.control.state.ledgers import account
 from mainspring.control.store.holdings import allocations_of_each
-from mainspring.control.store.records import attempts_by_id, chunks, jobs_by_id
+from mainspring.control.store.records import attempts_by_id, jobs_by_id
 from mainspring.control.store.schema import jobs
 from mainspring.domain.answers import ClusterGlance, FailedGlance, Glance, JobGlance, QueueGlance
 from mainspring.domain.answers.clusters import FAILED_MAX, FAILED_S
@@ -23,6 +23,7 @@ from mainspring.domain.job import MILLI, Tier
 from mainspring.domain.life import JobState
 
 REASON_LENGTH_MAX = 300
+LOOKED_AT_MAX = 10_000  # Jobs that ended lately: three a second for an hour.
 _TIERS = list(Tier)
 
 
@@ -34,6 +35,14 @@ class _Chips:
     chips: float
     foreign: float
     ready: Mapping[NodeName, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Failed:
+    """Jobs that failed lately: how many, and the last of them."""
+
+    count: int
+    shown: tuple[FailedGlance, ...]
 
 
 @final
@@ -67,7 +76,7 @@ class Glances:
         """
         rows = _running(picture, seen)
         largest = rows[np.argsort(-picture.snapshot.live.chip_milli[rows], kind="stable")[:limit]]
-        failed = self._failed(connection, now_s, seen)
+        failed = self._failed(connection, now_s, seen, limit)
         return Glance(
             at_s=now_s,
             planned_s=picture.now_s,
@@ -75,8 +84,8 @@ class Glances:
             queue=tuple(_queue(picture, now_s)),
             jobs=tuple(self._jobs(connection, picture, largest, now_s)),
             running=len(rows),
-            failed=failed[:limit],
-            failed_count=len(failed),
+            failed=failed.shown,
+            failed_count=failed.count,
         )
 
     def _clusters(self, connection: sa.Connection, picture: LatestPlan, now_s: float) -> Iterable[ClusterGlance]:
@@ -146,20 +155,29 @@ class Glances:
                 stopping=bool(live.stopping[row]),
             )
 
-    def _failed(
-        self, connection: sa.Connection, now_s: float, seen: frozenset[TeamName] | None
-    ) -> tuple[FailedGlance, ...]:
-        columns = (jobs.c.id, jobs.c.name, jobs.c.team, jobs.c.ended_s, jobs.c.reason)
-        lately = [jobs.c.ended_s >= now_s - FAILED_S, jobs.c.state == JobState.FAILED.value]
-        found: list[FailedGlance] = []
-        for some in [None] if seen is None else chunks(sorted(seen)):
-            own = [] if some is None else [jobs.c.team.in_(some)]
-            query = sa.select(*columns).where(*lately, *own).order_by(jobs.c.ended_s.desc()).limit(FAILED_MAX)
-            for row in connection.execute(query):
-                reason = str(row.reason)[-REASON_LENGTH_MAX:]  # Of a traceback the last line says what was raised.
-                about = {"job": JobId(row.id), "name": row.name, "team": TeamName(row.team)}
-                found.append(FailedGlance(**about, ended_s=row.ended_s, reason=reason))
-        return tuple(sorted(found, key=lambda one: -one.ended_s)[:FAILED_MAX])
+    def _failed(self, connection: sa.Connection, now_s: float, seen: frozenset[TeamName] | None, limit: int) -> _Failed:
+        columns = (jobs.c.id, jobs.c.name, jobs.c.team, jobs.c.state, jobs.c.ended_s)
+        # Apart, lest databases begin with a team's jobs, or with all that ever failed.
+        newest = sa.select(*columns).where(jobs.c.ended_s >= now_s - FAILED_S).order_by(jobs.c.ended_s.desc())
+        lately = newest.limit(LOOKED_AT_MAX).subquery()
+        failed = sa.select(lately).where(lately.c.state == JobState.FAILED.value).order_by(lately.c.ended_s.desc())
+        rows = connection.execute(failed).all()
+        own = [row for row in rows if seen is None or row.team in seen][:FAILED_MAX]
+        records = jobs_by_id(connection, [JobId(row.id) for row in own[:limit]])
+        shown = [records[JobId(row.id)] for row in own[:limit]]
+        return _Failed(
+            count=len(own),
+            shown=tuple(
+                FailedGlance(
+                    job=job.id,
+                    name=job.name,
+                    team=job.team,
+                    ended_s=job.ended_s or 0.0,
+                    reason=job.reason[-REASON_LENGTH_MAX:],  # Of a traceback the last line says what was raised.
+                )
+                for job in shown
+            ),
+        )
 
 
 def _running(picture: LatestPlan, seen: frozenset[TeamName] | None) -> np.ndarray:

@@ -27,6 +27,7 @@ from mainspring.control.store.schema import (
     tokens,
     whys,
 )
+from mainspring.control.store.settings import Settings
 from mainspring.control.store.tallies import ENDS
 from mainspring.domain.answers import JobHistory
 from mainspring.domain.ids import AllocationId, JobId, TeamName
@@ -75,7 +76,7 @@ def life_of(connection: sa.Connection, job: JobRecord, *, now_s: float, lease_s:
         lease_s: How long a lead may be silent.
     """
     told = events_since(connection, since=0, limit=EVENTS_SHOWN_MAX, job=job.id, newest=True)
-    return JobHistory(job=view_job(connection, job, now_s=now_s, lease_s=lease_s), events=told)
+    return JobHistory(job=view_job(connection, job, now_s=now_s, settings=Settings(lease_s=lease_s)), events=told)
 
 
 def place_of(connection: sa.Connection, reference: str, seen: frozenset[TeamName] | None) -> Place | None:

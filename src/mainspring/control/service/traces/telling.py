@@ -209,6 +209,14 @@ def parent_of(connection: sa.Connection, job: JobId) -> SpanPlace | None:
     return _parents(connection, [job]).get(job)
 
 
+def trace_of(connection: sa.Connection, job: JobId, rules: TraceRules) -> str:
+    """Returns the id of the trace that a job is in, "" for none."""
+    parent = parent_of(connection, job)
+    if parent is None:
+        return place_of(job, parent=None).trace if rules.endpoint else ""
+    return parent.trace if parent.sampled else ""
+
+
 def _links(connection: sa.Connection, of: Mapping[JobId, JobSpec]) -> Mapping[JobId, Sequence[SpanLink]]:
     """Returns links to what jobs come after, and to whose checkpoint they begin from, as far as the store has them."""
     leans = {job: [(JobId(each), "after") for each in spec.after] for job, spec in of.items()}

@@ -238,7 +238,7 @@ class Invariants:
         held_s = {row[0]: row[1] for row in connection.execute(_HELD.group_by(attempts.c.job_id))}
         cost = {row[0]: row[1] for row in connection.execute(_COST.group_by(attempts.c.job_id))}
         for job in jobs_by_id(connection, self._submitted).values():
-            view = view_job(connection, job, now_s=now_s, lease_s=lease_s)
+            view = view_job(connection, job, now_s=now_s, settings=Settings(lease_s=lease_s))
             account, held = view.goodput, held_s.get(job.id, 0.0)
             if account is None:
                 assert not view.attempts, f"{job.id} has {len(view.attempts)} attempts and no account"

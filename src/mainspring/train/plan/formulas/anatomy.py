@@ -63,6 +63,7 @@ class Stack:
         layers: Blocks.
         copies: Of the tokens in a sample: camera views.
         heads: Query heads; none where blocks do not attend.
+        turned: Whether queries and keys are turned by their token's place, in float32.
     """
 
     where: tuple[str, ...]
@@ -72,6 +73,7 @@ class Stack:
     heads: int = 0
     kv_heads: int = 0
     head_dim: int = 0
+    turned: bool = False
 
     @property
     def asked(self) -> int:
@@ -306,6 +308,7 @@ def _vla(policy: VlaRecipe, signature: Signature) -> Anatomy:
             heads=language.heads,
             kv_heads=language.kv_heads,
             head_dim=language.head_dim,
+            turned=True,
         )
     )
     return Anatomy(
@@ -328,6 +331,7 @@ def _language(policy: LanguageRecipe) -> Anatomy:
         heads=language.heads,
         kv_heads=language.kv_heads,
         head_dim=language.head_dim,
+        turned=True,
     )
     return Anatomy(
         weights={"embedding": (language.vocabulary, language.width)} | _gemma_blocks("", language),

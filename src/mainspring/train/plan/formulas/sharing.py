@@ -116,6 +116,11 @@ class DeviceShare:
         """Returns the bytes of a number that is computed."""
         return ITEMSIZES[self.anatomy.compute.numbers]
 
+    @property
+    def kept_itemsize(self) -> int:
+        """Returns the bytes of a number that a product will take: a TPU's own take bfloat16, whatever is computed."""
+        return ITEMSIZES[FloatKind.BFLOAT16] if self.chip.is_tpu else self.itemsize
+
     @cached_property
     def arrays(self) -> tuple[ArrayShare, ...]:
         """Returns all arrays of the weights, and the adapters beside them."""

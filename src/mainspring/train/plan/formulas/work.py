@@ -115,20 +115,35 @@ def bytes_by_axis(share: DeviceShare) -> dict[str, float]:
             found[DATA] += parts * ring[DATA] * _shared_bytes(share, array, size)
         if not array.learned:
             continue
-        if DATA not in array.over:
-            found[DATA] += 2 * ring[DATA] * array.count * size
-        found[REPLICA] += 2 * ring[REPLICA] * array.count * size
-        found[SEQUENCE] += 2 * ring[SEQUENCE] * array.count * size * parts
+        # What a device has of a gradient is summed axis by axis, the innermost first, so that outer ones have less to
+        # send; of each part of a batch, but for one message of all.
+        left = 2.0 * array.count * size * (1 if share.whole else parts) * (2 if array.path in share.anatomy.told else 1)
+        for axis in (SEQUENCE, DATA, REPLICA):
+            if axis not in array.over:
+                found[axis] += ring[axis] * left
+                left /= sizes[axis]
     full = share.anatomy.compute.remat is Remat.FULL
-    passes = 2 if share.anatomy.compute.remat is Remat.NONE else 3
+    gathers = 1 if share.anatomy.compute.remat is Remat.NONE else 2
     for stack in share.anatomy.stacks:
         for stream in stack.streams:
-            tokens = share.tokens(stack, stream) * stack.layers * parts * share.itemsize
+            tokens = share.tokens(stack, stream) * stack.layers * parts
             # Attention and MLP each end in a sum, forwards and backwards; attention's is done again.
-            found[TENSOR] += 2 * ring[TENSOR] * tokens * stream.width * (5 if full else 4)
-            seen = tokens * sizes[SEQUENCE] * 2 * share.features(stack.kv_heads) * stack.head_dim
-            found[SEQUENCE] += ring[SEQUENCE] * seen * passes
+            found[TENSOR] += 2 * ring[TENSOR] * tokens * stream.width * share.itemsize * (5 if full else 4)
+            seen = tokens * sizes[SEQUENCE] * share.features(stack.kv_heads) * stack.head_dim
+            found[SEQUENCE] += ring[SEQUENCE] * seen * _key_and_value_bytes(share, stack, gathers)
     return {axis: count for axis, count in found.items() if count}
+
+
+def _key_and_value_bytes(share: DeviceShare, stack: Stack, gathers: int) -> int:
+    """Returns the bytes that one feature of a key, and of its value, and their gradients, send along `sequence`.
+
+    Gradients are scattered, but of several streams summed, and then cut. Keys that are turned by their place are
+    gathered before they are cast, and the gradients of keys are summed before.
+    """
+    several, cast = len(stack.streams) > 1, share.itemsize != FLOAT32
+    key = FLOAT32 if stack.turned else share.itemsize
+    summed = 2 if several else 1
+    return gathers * (key + share.itemsize) + FLOAT32 * (2 if cast else summed) + share.itemsize * summed
 
 
 def _shared_bytes(share: DeviceShare, array: ArrayShare, size: int) -> float:
@@ -140,7 +155,7 @@ def _shared_bytes(share: DeviceShare, array: ArrayShare, size: int) -> float:
     numbers = rows * share.rows_at_once * share.sizes[DATA] * array.shape[-1] / share.sizes[SEQUENCE]
     words = numbers * FLOAT32 / share.sizes[TENSOR] * (2 if array.learned else 1)
     # All tokens come to each share of the words that are told, for both passes, and their gradients go back.
-    return words + (3 * numbers * share.itemsize if array.path in share.anatomy.told else 0)
+    return words + (numbers * (2 * share.itemsize + FLOAT32) if array.path in share.anatomy.told else 0)
 
 
 def half_way_bytes(share: DeviceShare) -> float:
