@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mainspring.control.health.breaker import Answered, Breaker, Closing
 from mainspring.control.health.incidents import incidents_of
 from mainspring.control.health.nodes import NodeHealth
-from mainspring.control.health.quarantines import QUARANTINE_S, Decided, NodePlace, Quarantine, decide
+from mainspring.control.health.quarantines import FABRIC_S, QUARANTINE_S, Decided, NodePlace, Quarantine, decide
 from mainspring.control.health.rules import Finding
 from mainspring.domain.answers import HealthFinding, NodeHealthView
 from mainspring.domain.fleet import NodeRef
@@ -140,7 +140,8 @@ PLACES = {node(number): NodePlace(leaf=f"r{number // 4}", leaf_nodes=4, cluster_
 
 def decided(*healths: NodeHealth, before: Decided | None = None, now_s: float = NOW_S) -> Decided:
     closed = before.closed if before else {}
-    return decide(healths, PLACES, closed, before.breakers if before else {}, now_s)
+    breakers, fabrics = (before.breakers, before.fabrics) if before else ({}, {})
+    return decide(healths, PLACES, closed, breakers, now_s, fabrics)
 
 
 def test_failed_node_is_closed_with_owner_reason_evidence_and_expiry() -> None:
@@ -221,6 +222,14 @@ def test_one_node_whose_links_fail_is_closed_and_several_of_a_leaf_are_the_switc
     nowhere = {at: replace(place, leaf="") for at, place in PLACES.items()}
     told = [health(number, of_links=True) for number in (1, 2)]
     assert len(decide(told, nowhere, {}, {}, NOW_S).close) == 2, "nobody knows what they hang on"
+
+
+def test_the_last_link_of_a_switch_that_comes_back_is_no_fault_of_its_node() -> None:
+    together = decided(health(1, of_links=True), health(2, of_links=True))
+    last = decided(health(2, of_links=True), before=together, now_s=NOW_S + FABRIC_S / 2)
+    assert (last.close, [each.at for each in last.held]) == ((), [node(2)])
+    later = decided(health(2, of_links=True), before=last, now_s=NOW_S + FABRIC_S)
+    assert [each.at for each in later.close] == [node(2)], "it is down by itself"
 
 
 # ---------------------------------------------------------------- incidents

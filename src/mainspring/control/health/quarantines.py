@@ -6,8 +6,9 @@ A decision, not a deed: who asks does what it says, or, of rules in shadow, only
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from mainspring.control.health.breaker import Breaker, Closing
 from mainspring.control.health.nodes import NodeHealth
@@ -17,7 +18,9 @@ from mainspring.domain.hardware.health import HealthSource, HealthState, Repair,
 from mainspring.domain.ids import ClusterName
 
 OWNER = "health"  # Of the cordons that follow; nobody else's is ever lifted.
-FABRIC_NODES = 2  # Of one leaf whose links fail: one is tolerated, and closed; two are the switch's.
+FABRIC_NODES = 2  # Of one leaf whose links fail: one is tolerated, and closed; two are the switch's,
+FABRIC_S = 600.0  # and so is each of them for a while: they do not come back at one instant.
+Leaf: TypeAlias = tuple[ClusterName, str]
 QUARANTINE_S = 86_400.0  # It ends by itself, unless what it stands for is still found by then;
 PEOPLE_S = 7 * 86_400.0  # where people are asked for, who work by day and on five of seven, later.
 
@@ -68,6 +71,7 @@ class Decided:
         shadow: What would be closed if the rules that find it acted.
         held: What acts and is not done: the breaker of its cluster is open, or it is the switch's that it hangs on.
         breakers: As they are from now on, by cluster.
+        fabrics: When the links of a leaf last failed together, for as long as that counts.
     """
 
     closed: Mapping[NodeRef, Quarantine]
@@ -76,6 +80,7 @@ class Decided:
     shadow: tuple[Quarantine, ...]
     held: tuple[Quarantine, ...]
     breakers: Mapping[ClusterName, Breaker]
+    fabrics: Mapping[Leaf, float]
 
 
 def decide(
@@ -84,6 +89,7 @@ def decide(
     closed: Mapping[NodeRef, Quarantine],
     breakers: Mapping[ClusterName, Breaker],
     now_s: float,
+    fabrics: Mapping[Leaf, float] | None = None,
 ) -> Decided:
     """Returns what is to be closed and opened now.
 
@@ -97,11 +103,14 @@ def decide(
         places: Of every node that there is; others are let be.
         closed: What stands.
         breakers: By cluster; one that is not there is shut.
+        fabrics: What was returned the last time.
     """
     breakers, stands, over = dict(breakers), dict(closed), set[NodeRef]()
     close, shadow, held = list[Quarantine](), list[Quarantine](), list[Quarantine]()
     healths = sorted(healths, key=lambda each: each.at)
-    of_fabrics = _of_fabrics(healths, places)
+    failing = _failing_links(healths, places)
+    fabrics = _fabrics(failing, fabrics or {}, now_s)
+    of_fabrics = {at for leaf in fabrics for at in failing.get(leaf, ())}
     for health in healths:
         place = places.get(health.at)
         failed = [each for each in health.findings if each.state is HealthState.FAILED]
@@ -139,18 +148,29 @@ def decide(
         shadow=tuple(shadow),
         held=tuple(held),
         breakers=breakers,
+        fabrics=fabrics,
     )
 
 
-def _of_fabrics(healths: Iterable[NodeHealth], places: Mapping[NodeRef, NodePlace]) -> frozenset[NodeRef]:
-    """Returns the nodes of which nothing but links has failed, and of others of their leaf too."""
-    found: dict[tuple[ClusterName, str], list[NodeRef]] = defaultdict(list)
+def _fabrics(
+    failing: Mapping[Leaf, Sequence[NodeRef]], before: Mapping[Leaf, float], now_s: float
+) -> Mapping[Leaf, float]:
+    """Returns when the links of each leaf failed together: the last one that comes back is the switch's fault, too."""
+    together = {leaf: now_s for leaf, own in failing.items() if len(own) >= FABRIC_NODES}
+    return {leaf: at_s for leaf, at_s in before.items() if now_s - at_s < FABRIC_S} | together
+
+
+def _failing_links(
+    healths: Iterable[NodeHealth], places: Mapping[NodeRef, NodePlace]
+) -> Mapping[Leaf, Sequence[NodeRef]]:
+    """Returns the nodes of which nothing but links has failed, by leaf."""
+    found: dict[Leaf, list[NodeRef]] = defaultdict(list)
     for health in healths:
         place = places.get(health.at)
         failed = [each for each in health.findings if each.state is HealthState.FAILED]
         if place is not None and place.leaf and failed and all(each.of_links for each in failed):
             found[health.at.cluster, place.leaf].append(health.at)
-    return frozenset(at for own in found.values() if len(own) >= FABRIC_NODES for at in own)
+    return found
 
 
 def _quarantine(at: NodeRef, finding: Finding, known: Quarantine | None, now_s: float) -> Quarantine:

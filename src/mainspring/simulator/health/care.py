@@ -8,7 +8,7 @@ from typing import final
 
 from mainspring.control.health.breaker import Breaker
 from mainspring.control.health.nodes import HealthFold, NodeHealth
-from mainspring.control.health.quarantines import NodePlace, Quarantine, decide
+from mainspring.control.health.quarantines import Leaf, NodePlace, Quarantine, decide
 from mainspring.control.health.rules import RULES, acting
 from mainspring.domain.fleet import NodeRef
 from mainspring.domain.hardware.health import HealthEvent, Repair
@@ -65,6 +65,7 @@ class HealthAtWork:
         self._healths: dict[NodeRef, NodeHealth] = {}
         self._closed: Mapping[NodeRef, Quarantine] = {}
         self._breakers: Mapping[ClusterName, Breaker] = {}
+        self._fabrics: Mapping[Leaf, float] = {}
         self._standing: dict[int, list[HealthEvent]] = {}
         self._well = 0
         self._forgot_s = 0.0
@@ -128,8 +129,8 @@ class HealthAtWork:
         known = [self._fold.of(one, now_s) for one in {*self._healths, *self._closed}]
         self._healths = {each.at: each for each in known if each.findings}
         was_open = self._breaker_open
-        decided = decide(known, self._places, self._closed, self._breakers, now_s)
-        self._closed, self._breakers = decided.closed, decided.breakers
+        decided = decide(known, self._places, self._closed, self._breakers, now_s, self._fabrics)
+        self._closed, self._breakers, self._fabrics = decided.closed, decided.breakers, decided.fabrics
         if self._breaker_open and not was_open:
             self.record.breakers_opened += 1
             operation.later(RESET_S, self._reset, operation)

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from mainspring.control.health.breaker import Breaker
 from mainspring.control.health.nodes import EVENTS_MAX, REMEMBERED_S, HealthFold, NodeHealth
-from mainspring.control.health.quarantines import OWNER, Decided, NodePlace, Quarantine, decide
+from mainspring.control.health.quarantines import OWNER, Decided, Leaf, NodePlace, Quarantine, decide
 from mainspring.control.health.rules import RULES, Finding, acting
 from mainspring.control.loop.nodes.known import OwnKnowledge
 from mainspring.control.state.fleet import FleetView, places_of
@@ -48,12 +48,13 @@ _log = logging.getLogger(__name__)
 
 @final
 class _Places:
-    """Where nodes stand among the others, made anew where the fleet has changed."""
+    """Where nodes stand among the others, made anew where the fleet has changed; and whose links failed together."""
 
     def __init__(self, fleet: FleetView) -> None:
         self._fleet = fleet
         self._version = -1
         self._found: Mapping[NodeRef, NodePlace] = {}
+        self.fabrics: Mapping[Leaf, float] = {}
 
     def now(self) -> Mapping[NodeRef, NodePlace]:
         version = self._fleet.version
@@ -138,7 +139,8 @@ class HealthStep:
         breakers = {name: read_text(Breaker, text) for name, text in breaker_texts(connection).items()}
         known = [self._healths.get(at) or self._fold.of(at, now_s) for at in dict.fromkeys([*self._healths, *closed])]
         quarantined = {at: _quarantine_of(one) for at, one in closed.items()}
-        decided = decide(known, self._places.now(), quarantined, breakers, now_s)
+        decided = decide(known, self._places.now(), quarantined, breakers, now_s, self._places.fabrics)
+        self._places.fabrics = decided.fabrics
         _write(connection, decided, closed, breakers, now_s)
         if now_s - self._forgot_s > FORGET_S:
             self._fold.forget(now_s)
