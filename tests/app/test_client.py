@@ -11,7 +11,7 @@ from mainspring.app.base.calls import BATCH_BYTES_MAX, batches
 from mainspring.app.base.client import Client
 from mainspring.app.sdk.lab import Lab, job
 from mainspring.domain.answers import BATCH_MAX, NewToken, Submit, SubmitBatch
-from mainspring.domain.codec import encode
+from mainspring.domain.codec import decode, encode
 from mainspring.domain.errors import Busy, InvalidInput, MainspringError, Unavailable
 from tests.app.lossy_line import LossyLine
 
@@ -83,6 +83,17 @@ def test_submits_go_in_batches_of_as_many_and_as_long_as_a_server_takes() -> Non
     assert len(long) == 3
     assert max(len(encode(one)) for one in long) <= BATCH_BYTES_MAX
     assert [len(one.submits) for one in batches([])] == []
+
+
+def test_batches_are_read_whatever_they_are_made_of() -> None:
+    named = [
+        Submit(spec=job(f"plain-{number}", ["true"], on=["h100"]), key=f"k{number}") for number in range(BATCH_MAX)
+    ]
+    (whole,) = batches(named)
+    assert decode(SubmitBatch, encode(whole)) == whole
+    dense = Submit(spec=job("dense", ["true"], on=["h100"], environment={f"A{number}": "{}," for number in range(60)}))
+    many = list(batches([dense] * BATCH_MAX))
+    assert sum(len(decode(SubmitBatch, encode(one)).submits) for one in many) == BATCH_MAX
 
 
 def test_events_are_watched_across_a_connection_that_breaks(lab: Lab, line: LossyLine) -> None:

@@ -80,6 +80,7 @@ CHOSEN: dict[str, Any] = {  # Fields that a check wants otherwise.
     "scratch": "/scratch",
     "python": "/python",
     "qos": {"standard": "q"},
+    "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
     "tier_partitions": {"standard": "partitions"},
 }
 CONFIG = {

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 MESSAGE_BYTES_MAX = 8 << 20  # A heartbeat of 10,000 ranks is about 2 MB; a manifest part of 10,000 shards 3 MB.
 DEPTH_MAX = 16
-ITEMS_MAX = 500_000  # A batch of 10,000 plain jobs.
+ITEMS_MAX = 600_000  # A batch of 10,000 plain jobs, of 50 parts each.
 WHOLE_MAX = (1 << 63) - 1  # What a column of a store holds.
 
 Value = TypeVar("Value")

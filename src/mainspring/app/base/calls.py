@@ -13,7 +13,7 @@ import httpx
 
 from mainspring.app.base.servers import Patience, Servers
 from mainspring.domain import answers
-from mainspring.domain.codec import decode, encode, from_plain, loads, to_plain
+from mainspring.domain.codec import ITEMS_MAX, decode, encode, from_plain, loads, to_plain
 from mainspring.domain.errors import Busy, InvalidMessage, MainspringError, NotAllowed, NotFound, Unavailable
 from mainspring.domain.release import RELEASE, RELEASE_HEADER, is_newer
 from mainspring.domain.routes import KEY_HEADER, Answer, Calls, P, Route
@@ -26,7 +26,8 @@ CONNECT_S = 5.0  # A server that lives accepts within milliseconds; the next of 
 QUIET_S_MAX = 60.0  # A stream says something four times as often.
 KEY_BYTES = 16
 KEY_ROOM = 2 * KEY_BYTES + 55  # With the span above it.
-BATCH_BYTES_MAX = 6_500_000  # Below what one message may hold, by its length and by its parts.
+BATCH_BYTES_MAX = 7_500_000  # Below what one message may hold, by its length,
+BATCH_PARTS_MAX = ITEMS_MAX - 1_000  # and by its parts.
 PAGES = "/ui"  # Below a server's address: what it shows in a browser.
 _AWAY = (502, 503, 504)  # Said by a proxy whose server is not there.
 
@@ -225,18 +226,26 @@ class Following:
 
 
 def batches(submits: Iterable[answers.Submit]) -> Iterator[answers.SubmitBatch]:
-    """Yields submits in batches that a server takes: of so many at most, and so many bytes."""
+    """Yields submits in batches that a server takes: of so many at most, so many bytes, and so many parts."""
     some: list[answers.Submit] = []
-    size = 0
+    size = parts = 0
     for submit in submits:
-        own = len(encode(submit)) + KEY_ROOM
-        if some and (len(some) == answers.BATCH_MAX or size + own > BATCH_BYTES_MAX):
+        text = encode(submit)
+        own, own_parts = len(text) + KEY_ROOM, _parts(text)
+        full = len(some) == answers.BATCH_MAX or size + own > BATCH_BYTES_MAX or parts + own_parts > BATCH_PARTS_MAX
+        if some and full:
             yield answers.SubmitBatch(submits=tuple(some))
-            some, size = [], 0
+            some, size, parts = [], 0, 0
         some.append(submit)
-        size += own
+        size, parts = size + own, parts + own_parts
     if some:
         yield answers.SubmitBatch(submits=tuple(some))
+
+
+def _parts(text: bytes) -> int:
+    """Returns how many values a JSON text holds, or a few more where its strings look like JSON."""
+    opened = text.count(b"{") + text.count(b"[") - text.count(b"{}") - text.count(b"[]")
+    return 1 + text.count(b",") + opened
 
 
 def _with_key(submit: answers.Submit) -> answers.Submit:
