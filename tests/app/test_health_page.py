@@ -20,6 +20,7 @@ def test_commands_of_the_health_page_run(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MAINSPRING_")}
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
     environment["MAINSPRING_HOME"] = str(tmp_path / "home")
+    environment["COLUMNS"] = "240"  # What is looked for stands in one line.
     script = "\n".join(["set -eux -o pipefail", "trap 'ms down' EXIT", *blocks, "ms node ls --wrong", "ms audit"])
     done = subprocess.run(
         ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=550

@@ -241,6 +241,7 @@ def test_certificate_disk_and_back_up_are_told_where_they_can_be_read(tmp_path: 
 
 LABELS = {"team", "tier", "cluster", "cause"}
 OF_WHAT = {"state", "use", "condition", "chip", "kind", "status", "operation", "step", "release", "le", "generation"}
+OF_WHAT |= {"closure", "by"}  # Three kinds, of health or of people.
 
 
 def test_labels_are_few_and_of_a_closed_list(world: World) -> None:

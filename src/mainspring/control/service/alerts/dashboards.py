@@ -168,7 +168,7 @@ _CLUSTERS = Dashboard(
             "Nodes that people and health keep closed",
             ("max by (cluster, closure, by) (mainspring_nodes_closed)", "{{cluster}} {{closure}} by {{by}}"),
         ),
-        _panel("Breakers open", ("max by (cluster) (mainspring_breaker_open) > 0", "{{cluster}}"), kind="stat"),
+        _panel("Breakers open", ("max by (cluster) (mainspring_breaker_open)", "{{cluster}}"), kind="stat"),
         _panel("Allocations held", ("max(mainspring_allocations_held)", "held"), kind="stat"),
     ),
 )

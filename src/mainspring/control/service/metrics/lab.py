@@ -32,6 +32,7 @@ from mainspring.control.store.schema import jobs as job_rows
 from mainspring.control.store.settings import Settings
 from mainspring.control.store.store import Store
 from mainspring.control.store.tallies import counts_by_team
+from mainspring.domain.answers import ClosureKind
 from mainspring.domain.errors import Unavailable
 from mainspring.domain.fleet import NodeCondition
 from mainspring.domain.goodput import Goodput
@@ -136,7 +137,11 @@ class LabCollector(Collector):
         how = Counter((one.cluster, one.state.value) for one in healths(connection).values())
         opened = {(name,): read_text(Breaker, text).is_open for name, text in breaker_texts(connection).items()}
         known: dict[tuple[str, ...], float] = {(name,): 0.0 for name in self._fleet.seen()}
-        yield _gauge("mainspring_nodes_closed", "What keeps nodes closed.", ("cluster", "closure", "by"), closed)
+        none: dict[tuple[str, ...], float] = {
+            (name, ClosureKind.QUARANTINE.value, OWNER): 0.0 for name in self._fleet.seen()
+        }
+        words = "What keeps nodes closed."
+        yield _gauge("mainspring_nodes_closed", words, ("cluster", "closure", "by"), none | closed)
         words = "Nodes of which anything was told, by what rules find, whether they act or not."
         yield _gauge("mainspring_nodes_health", words, ("cluster", "state"), how)
         words = "Whether health closes and opens nothing of a cluster until somebody resets its breaker."
