@@ -158,7 +158,9 @@ class Operation:
         self.later(REBOOT_S, self._restarted, row, then)
 
     def repair(self, row: int, then: Callable[[int, Operation], None]) -> None:
-        """Has people repair a node, or replace it, after which nothing is wrong with it."""
+        """Has people repair a node, or replace it, after which nothing is wrong with it; one that is open again by then
+        they leave as it is.
+        """
         self._repairs[row] += 1
         dice = np.random.default_rng([self._seed, 1, row, self._repairs[row]])
         self.later(self.model.repair_s(dice), self._repaired, row, then)
@@ -252,6 +254,8 @@ class Operation:
 
     def _repaired(self, row: int, then: Callable[[int, Operation], None]) -> None:
         node = self.nodes[row]
+        if Out.CLOSED not in node.out:
+            return
         node.broken, node.corrupt, node.slow, node.cured = False, False, 0, True
         for gang in self._gangs:
             gang.avoided.discard(row)
