@@ -119,8 +119,12 @@ def installed(folder: Path) -> Path:
 
 
 def python_312() -> str:
-    kept = sorted(Path.home().glob(".pyenv/versions/3.12*/bin/python3.12"))
-    return shutil.which("python3.12") or (str(kept[-1]) if kept else "")
+    """Returns a Python 3.12 that runs, "" for none: a name on the path may stand for one that nobody chose."""
+    kept = sorted(map(str, Path.home().glob(".pyenv/versions/3.12*/bin/python3.12")), reverse=True)
+    for found in (shutil.which("python3.12"), *kept):
+        if found and not subprocess.run([found, "-c", ""], capture_output=True, timeout=60).returncode:
+            return found
+    return ""
 
 
 def _said(command: list[str], deadline_s: float, environment: Mapping[str, str] | None = None) -> str:
