@@ -23,7 +23,7 @@ def test_commands_of_the_operations_page_run(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MAINSPRING_")}
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
     environment["MAINSPRING_HOME"] = str(tmp_path / "home")
-    script = "\n".join(["set -eux -o pipefail", *blocks])
+    script = "\n".join(["set -eux -o pipefail", "trap 'ms down' EXIT", *blocks])
     done = subprocess.run(
         ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=350
     )
