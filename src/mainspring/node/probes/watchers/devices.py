@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, final
 
 from mainspring.domain.hardware.health import Repair, ScopeKind
@@ -146,16 +146,7 @@ def _fault(check: str, address: str, message: str, repair: Repair, *codes: str, 
 
 
 def _happened(seen: Sighting) -> Sighting:
-    return Sighting(
-        check=seen.check,
-        kind=seen.kind,
-        part=seen.part,
-        stands=False,
-        codes=seen.codes,
-        fatal=seen.fatal,
-        message=seen.message,
-        repair=seen.repair,
-    )
+    return replace(seen, stands=False)
 
 
 def _lost(address: str) -> Sighting:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 from mainspring.domain.hardware.health import Repair, ScopeKind
@@ -183,18 +183,8 @@ class KernelLog:
         while len(self._told) >= FAULTS_MAX:
             del self._told[next(iter(self._told))]
         self._told[key] = record.at_us
-        return Sighting(
-            check=seen.check,
-            kind=seen.kind,
-            part=seen.part,
-            stands=False,
-            codes=seen.codes,
-            fatal=seen.fatal,
-            message=seen.message,
-            repair=seen.repair,
-            at_s=at_s,
-            record=(self._boot, record.sequence) if self._boot else None,
-        )
+        number = (self._boot, record.sequence) if self._boot else None
+        return replace(seen, stands=False, at_s=at_s, record=number)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
