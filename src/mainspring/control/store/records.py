@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from threading import Lock
@@ -14,7 +14,7 @@ from mainspring.control.store.rows import RowMapping
 from mainspring.control.store.rows import add_rows as add_rows
 from mainspring.control.store.rows import read_text as read_text
 from mainspring.control.store.rows import text_of as text_of
-from mainspring.control.store.schema import archived, attempts, events, jobs, teams
+from mainspring.control.store.schema import archived, attempts, events, jobs, leases, teams
 from mainspring.domain.answers import Event
 from mainspring.domain.ids import AttemptId, ClusterName, JobId, TeamName
 from mainspring.domain.job import JobSpec, Overrides
@@ -349,6 +349,32 @@ def events_since(
 def newest_event(connection: sa.Connection) -> int:
     """Returns the sequence of the newest event, 0 before the first."""
     return connection.execute(sa.select(sa.func.max(events.c.sequence))).scalar_one() or 0
+
+
+def looked_at(connection: sa.Connection, name: str, begin: Callable[[], int]) -> int:
+    """Returns how far somebody has looked at what grows: events, states of nodes. It is kept as an epoch in `leases`.
+
+    Args:
+        connection: From `Store.write`.
+        name: Who looks, and at what.
+        begin: Returns where to begin where nobody has looked before.
+    """
+    known = connection.execute(sa.select(leases.c.epoch).where(leases.c.name == name)).scalar()
+    if known is None:
+        known = begin()
+        connection.execute(sa.insert(leases).values(name=name, holder="", epoch=known, expires_s=0.0))
+    return known
+
+
+def look_on(connection: sa.Connection, name: str, seen: int) -> None:
+    """Notes how far somebody has looked who did before.
+
+    Args:
+        connection: From `Store.write`.
+        name: See `looked_at`.
+        seen: The last that was looked at.
+    """
+    connection.execute(sa.update(leases).where(leases.c.name == name).values(epoch=seen))
 
 
 _BETWEEN = "\x1e"  # No JSON has it.

@@ -15,8 +15,15 @@ import sqlalchemy as sa
 
 from mainspring.control.store.evidence import nodes_of_ranks
 from mainspring.control.store.nodes.samples import Told, add_samples
-from mainspring.control.store.records import AttemptRecord, attempts_by_id, event_of, newest_event
-from mainspring.control.store.schema import closures, events, leases, node_states
+from mainspring.control.store.records import (
+    AttemptRecord,
+    attempts_by_id,
+    event_of,
+    look_on,
+    looked_at,
+    newest_event,
+)
+from mainspring.control.store.schema import closures, events, node_states
 from mainspring.domain.answers import Event
 from mainspring.domain.errors import InvalidInput
 from mainspring.domain.fleet import NodeCondition
@@ -54,7 +61,7 @@ _KINDS = (
     RankSlowEvent,
     ReplicasDifferEvent,
 )
-_EVENTS, _STATES = "health events", "health states"  # Rows of `leases`: their epoch is the last that was looked at.
+_EVENTS, _STATES = "health events", "health states"  # See `looked_at`.
 _RUNS, _ENGINE = "runtime", "engine"  # Names of sources.
 _ASKED = (0, EXIT_PREEMPTED, -15)  # Ends of ranks that were well, or asked for.
 _UNWRITTEN_MAX = 1_000  # Of no interest, that another leader may look at once more.
@@ -105,17 +112,13 @@ class OwnKnowledge:
     def _begin(self, connection: sa.Connection, name: str, newest: int) -> int:
         """Returns the last that was looked at: what was before this release began to is not."""
         if name not in self._seen:
-            known = connection.execute(sa.select(leases.c.epoch).where(leases.c.name == name)).scalar()
-            if known is None:
-                known = newest
-                connection.execute(sa.insert(leases).values(name=name, holder="", epoch=known, expires_s=0.0))
-            self._seen[name] = self._written[name] = known
+            self._seen[name] = self._written[name] = looked_at(connection, name, lambda: newest)
         return min(self._seen[name], newest)  # A store that went back in time counts on from where it is.
 
     def _end(self, connection: sa.Connection, name: str, seen: int, *, told: bool) -> None:
         self._seen[name] = seen
         if told or seen - self._written[name] > _UNWRITTEN_MAX or seen < self._written[name]:
-            connection.execute(sa.update(leases).where(leases.c.name == name).values(epoch=seen))
+            look_on(connection, name, seen)
             self._written[name] = seen
 
 

@@ -26,8 +26,17 @@ from mainspring.control.service.notices.letters import (
 )
 from mainspring.control.service.notices.places import known_place, place_of
 from mainspring.control.store.ledger import StateWriter
-from mainspring.control.store.records import event_of, jobs_by_id, newest_event, read_text, specs, text_of
-from mainspring.control.store.schema import events, leases, notices
+from mainspring.control.store.records import (
+    event_of,
+    jobs_by_id,
+    look_on,
+    looked_at,
+    newest_event,
+    read_text,
+    specs,
+    text_of,
+)
+from mainspring.control.store.schema import events, notices
 from mainspring.control.store.secrets import SecretKeys
 from mainspring.control.store.store import Store
 from mainspring.domain.answers import Event, Notice
@@ -43,7 +52,7 @@ TAKEN_MAX = 500  # Events looked at in one step.
 SENT_MAX = 20  # Of one team in one step, lest others wait.
 REASON_LENGTH_MAX = 200
 _UNWRITTEN_MAX = 1_000  # Events of no interest that another leader may look at once more.
-_CURSOR = "notices"  # A row of `leases`, whose epoch is the last event that was looked at.
+_CURSOR = "notices"  # See `looked_at`.
 Courier = Callable[[Letter], None]
 
 
@@ -122,7 +131,7 @@ class Notices:
         if found or seen - self._written >= _UNWRITTEN_MAX:
             with self._write() as connection:
                 self._queue(connection, found)
-                connection.execute(sa.update(leases).where(leases.c.name == _CURSOR).values(epoch=seen))
+                look_on(connection, _CURSOR, seen)
             self._written = seen
         self._seen = seen
         return more
@@ -130,12 +139,8 @@ class Notices:
     def _begin(self) -> int:
         """Returns how far events were looked at; what came before anybody looked is told to nobody."""
         with self._write() as connection:
-            known = connection.execute(sa.select(leases.c.epoch).where(leases.c.name == _CURSOR)).scalar()
-            if known is None:
-                known = newest_event(connection)
-                connection.execute(sa.insert(leases).values(name=_CURSOR, holder="", epoch=known, expires_s=0.0))
-        self._written = known
-        return known
+            self._written = looked_at(connection, _CURSOR, lambda: newest_event(connection))
+        return self._written
 
     def _wanted(self, connection: sa.Connection, found: Sequence[Event]) -> Mapping[int, Notice]:
         """Returns the notices that are to be sent of events, by their sequence."""

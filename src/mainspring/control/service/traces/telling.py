@@ -22,8 +22,17 @@ from mainspring.control.service.traces.spans import (
     spans_of_attempt,
     spans_of_job,
 )
-from mainspring.control.store.records import attempts_by_id, chunks, event_of, jobs_by_id, newest_event, specs
-from mainspring.control.store.schema import events, leases
+from mainspring.control.store.records import (
+    attempts_by_id,
+    chunks,
+    event_of,
+    jobs_by_id,
+    look_on,
+    looked_at,
+    newest_event,
+    specs,
+)
+from mainspring.control.store.schema import events
 from mainspring.control.store.store import Store
 from mainspring.domain.answers import Event
 from mainspring.domain.errors import InvalidInput
@@ -39,7 +48,7 @@ EVENTS_MAX = 20_000  # Of a hundred jobs' own: what is older is in no span.
 JOBS_MAX = 100  # Whose events are read at once.
 SENT_MAX = 256  # Spans in one request: a megabyte where texts are long, of the four that collectors take.
 _UNWRITTEN_MAX = 1_000  # Events of no interest that another leader may look at once more.
-_CURSOR = "traces"  # A row of `leases`, whose epoch is the last event that was looked at.
+_CURSOR = "traces"  # See `looked_at`.
 Sender = Callable[[Sequence[JobSpan]], None]
 
 
@@ -109,7 +118,7 @@ class Traces:
             self._tell(found[begin : begin + SENT_MAX])
         if found or ended.until - self._written >= _UNWRITTEN_MAX:
             with self._write() as connection:
-                connection.execute(sa.update(leases).where(leases.c.name == _CURSOR).values(epoch=ended.until))
+                look_on(connection, _CURSOR, ended.until)
             self._written = ended.until
         self._seen = ended.until
         return ended.until < newest
@@ -117,15 +126,15 @@ class Traces:
     def _begin(self) -> int:
         """Returns how far events were looked at."""
         with self._write() as connection:
-            known = connection.execute(sa.select(leases.c.epoch).where(leases.c.name == _CURSOR)).scalar()
-            if known is None:
-                newest = newest_event(connection)
-                young = (events.c.sequence > newest - LOOKED_AT_MAX, events.c.time_s >= self._since_s)
-                first = connection.execute(sa.select(sa.func.min(events.c.sequence)).where(*young)).scalar()
-                known = newest if first is None else first - 1
-                connection.execute(sa.insert(leases).values(name=_CURSOR, holder="", epoch=known, expires_s=0.0))
-        self._written = known
-        return known
+            self._written = looked_at(connection, _CURSOR, lambda: self._first(connection))
+        return self._written
+
+    def _first(self, connection: sa.Connection) -> int:
+        """Returns where to begin where nobody has looked before."""
+        newest = newest_event(connection)
+        young = (events.c.sequence > newest - LOOKED_AT_MAX, events.c.time_s >= self._since_s)
+        first = connection.execute(sa.select(sa.func.min(events.c.sequence)).where(*young)).scalar()
+        return newest if first is None else int(first) - 1
 
     def _ended(self, connection: sa.Connection, seen: int, until: int) -> _Ended:
         young = events.c.time_s >= self._clock.now_s() - 3_600 * self._rules.hours
