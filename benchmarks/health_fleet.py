@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 from collections import Counter
 from dataclasses import replace
+
+from benchmarks.control_submit import loop_s
 
 from mainspring.simulator.health.faults import FaultModel
 from mainspring.simulator.health.month import figures, month
@@ -23,14 +24,6 @@ from mainspring.simulator.health.month import figures, month
 SEEDS = range(9_000, 9_010)
 QUICK = range(9_000, 9_002)
 OTHERS = range(9_000, 9_004)
-
-
-def loop_s() -> float:
-    begun_s = time.process_time()
-    total = 0
-    for i in range(6_000_000):
-        total += i * i % 7
-    return time.process_time() - begun_s
 
 
 def main() -> None:
