@@ -31,6 +31,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import sqlalchemy as sa
+from benchmarks.control_submit import loop_s
 
 from mainspring.app.sdk.lab import Lab
 from mainspring.control.store.schema import health_events
@@ -49,14 +50,6 @@ MARK_EVERY_S = 3.0
 HALL = ClusterName("hall")
 SAFE = {"fsync": "on", "synchronous_commit": "on", "max_wal_size": "4GB"}
 SEQUENCE, AT_S = 123_456_789, 987_654_321.0  # Stand in a text for what each event has of its own.
-
-
-def loop_s() -> float:
-    begun_s = time.process_time()
-    total = 0
-    for i in range(6_000_000):
-        total += i * i % 7
-    return time.process_time() - begun_s
 
 
 def seen(node: int, session: str, sequence: int, at_s: float, check: int, *, fatal: bool) -> HealthEvent:
