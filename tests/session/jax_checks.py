@@ -18,7 +18,8 @@ from tests.session.agent import Agent, welcome
 from mainspring.domain import wire
 from mainspring.domain.errors import InvalidInput, NotFound
 from mainspring.session import Part, Restored, Session
-from mainspring.session.jax_state import blocks_of, tree_from
+from mainspring.session.blocks import OnDevice
+from mainspring.session.jax_state import apart, blocks_of, tree_from
 
 struct: Any = jax.ShapeDtypeStruct  # Untyped in JAX.
 PARTS = {"weights": Part.WEIGHTS, "optimizer": Part.OPTIMIZER}
@@ -151,6 +152,21 @@ def check_arrays_from_the_store_are_fetched_and_can_be_donated(folder: Path) -> 
     same(doubled, jax.tree.map(lambda leaf: leaf * 2, state))
     staged = next(folder.glob("staged-*"))
     assert agent.far_bytes[:4096] in staged.read_bytes(), "what others may map is not written to"
+
+
+def check_arrays_apart_stay_when_theirs_are_given_away(folder: Path) -> None:
+    give = jax.jit(lambda array: array * 0, donate_argnums=0)
+    for room_bytes, kind in ((1 << 20, OnDevice), (0, np.ndarray)):
+        arrays = [jax.device_put(jnp.arange(64.0) + number, device) for number, device in enumerate(jax.devices())]
+        found = apart([*arrays, np.arange(3), 7.0], dict.fromkeys(jax.devices(), room_bytes).__getitem__)
+        for array in arrays:
+            give(array)
+        for number, (array, held) in enumerate(zip(arrays, found, strict=False)):
+            assert array.is_deleted()
+            assert isinstance(held, kind)
+            came = held.bring()() if isinstance(held, OnDevice) else held
+            np.testing.assert_array_equal(came, np.arange(64.0) + number)
+        assert [np.asarray(each).tolist() for each in found[4:]] == [[0, 1, 2], 7.0]
 
 
 def check_typed_keys_are_refused(folder: Path) -> None:

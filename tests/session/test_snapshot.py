@@ -1,17 +1,24 @@
 from __future__ import annotations
 
 import resource
+import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from tests.session.agent import Agent, welcome
 
 from mainspring.domain import wire
 from mainspring.domain.errors import InvalidInput
 from mainspring.session import Block, Part, Restored, Session
+from mainspring.session.blocks import OnDevice
+from mainspring.session.copying import copy_brought
 
 
 def again(session: Session, agent: Agent, step: int) -> Restored:
@@ -55,6 +62,98 @@ def test_snapshot_is_of_the_moment_it_was_taken(agent: Agent) -> None:
     data[:] = 2
     assert set(again(session, agent, 1).array("x")) == {1.0}
     session.close()
+
+
+class Device:
+    """Numbers that come to host memory when they are let."""
+
+    def __init__(self, data: NDArray[Any]) -> None:
+        self.data = data
+        self.asked = threading.Event()
+        self.let = threading.Event()
+
+    def held(self) -> OnDevice:
+        return OnDevice(shape=self.data.shape, dtype=self.data.dtype, bring=self.bring)
+
+    def bring(self) -> Callable[[], NDArray[Any]]:
+        self.asked.set()
+
+        def wait() -> NDArray[Any]:
+            assert self.let.wait(10.0)
+            return self.data
+
+        return wait
+
+
+def block(path: str, data: NDArray[Any] | OnDevice) -> Block:
+    return Block(path=path, data=data, global_shape=data.shape, start=(0,) * data.ndim)
+
+
+def test_snapshot_of_a_device_goes_on_behind_the_program_and_is_of_the_moment_it_was_taken(agent: Agent) -> None:
+    session = agent.session()
+    device, beside = Device(np.arange(1000.0)), np.ones(10)
+    assert session.snapshot(1, [block("far", device.held()), block("near", beside)])
+    beside[:] = 2  # The program goes on.
+    assert device.asked.wait(10.0)
+    assert not agent.all(wire.SnapshotCommit)
+    device.let.set()
+    restored = again(session, agent, 1)
+    np.testing.assert_array_equal(restored.array("far"), np.arange(1000.0))
+    assert set(restored.array("near")) == {1.0}
+    session.close()
+
+
+@pytest.mark.parametrize("leave", [Session.left, Session.close, lambda session: session.snapshot(2, [])])
+def test_snapshot_of_a_device_is_waited_for(agent: Agent, leave: Callable[[Session], object]) -> None:
+    session = agent.session()
+    device = Device(np.arange(10.0))
+    session.snapshot(1, [block("x", device.held())])
+    left = threading.Thread(target=leave, args=(session,))
+    left.start()
+    assert device.asked.wait(10.0)
+    assert not agent.all(wire.SnapshotCommit)
+    device.let.set()
+    left.join(10.0)
+    session.close()
+    assert agent.all(wire.SnapshotCommit)[0].step == 1
+
+
+def test_snapshot_of_a_device_that_fails_is_told_by_the_next(agent: Agent) -> None:
+    session = agent.session()
+
+    def lost() -> Callable[[], NDArray[Any]]:
+        raise RuntimeError("the device is lost")
+
+    session.snapshot(1, [block("x", OnDevice(shape=(3,), dtype=np.dtype(np.float32), bring=lost))])
+    with pytest.raises(RuntimeError, match="is lost"):
+        session.snapshot(2, [block("x", np.zeros(3))])
+    assert session.snapshot(3, [block("x", np.zeros(3))])
+    session.close()
+
+
+def test_snapshots_of_many_large_arrays_of_a_device_come_back_and_few_are_on_their_way_at_once(agent: Agent) -> None:
+    data = [np.full(300_000, number, np.float32) for number in range(3)]
+    counts: list[int] = []
+    under_way = 0
+
+    def bring(array: NDArray[Any]) -> Callable[[], NDArray[Any]]:
+        nonlocal under_way
+        under_way += 1
+        counts.append(under_way)
+
+        def wait() -> NDArray[Any]:
+            nonlocal under_way
+            under_way -= 1
+            return array
+
+        return wait
+
+    large = [OnDevice(shape=each.shape, dtype=each.dtype, bring=partial(bring, each)) for each in data]
+    targets = [np.empty_like(each) for each in data]
+    copy_brought(list(zip(targets, large, strict=True)), group_bytes=1)
+    for target, each in zip(targets, data, strict=True):
+        np.testing.assert_array_equal(target, each)
+    assert max(counts) == 2, "one comes while the one before is copied"
 
 
 def test_snapshots_that_grow_and_shrink_all_come_back(agent: Agent) -> None:

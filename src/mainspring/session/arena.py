@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from mainspring.domain.errors import Unavailable
 from mainspring.domain.wire import Shard
 from mainspring.session.blocks import ALIGNMENT_BYTES, Block
-from mainspring.session.copying import copy_all, touch
+from mainspring.session.copying import copy_brought, touch
 
 PAGE_BYTES = 4_096  # What direct reads of a stored snapshot want, to need no copy.
 PAGED_BYTES_MIN = 512 << 10  # Blocks this large begin on a page: it costs less than a hundredth of them.
@@ -97,12 +97,14 @@ class ArenaMap:
         self._slots[offset] = slot
         while len(self._slots) > SLOTS_MAPPED_MAX:
             del self._slots[next(iter(self._slots))]
-        copy_all(
-            (
-                np.ndarray(shard.shape, dtype=block.data.dtype, buffer=slot, offset=inside + shard.offset),
-                block.data,
-            )
-            for block, shard in zip(blocks, layout.shards, strict=True)
+        copy_brought(
+            [
+                (
+                    np.ndarray(shard.shape, dtype=block.data.dtype, buffer=slot, offset=inside + shard.offset),
+                    block.data,
+                )
+                for block, shard in zip(blocks, layout.shards, strict=True)
+            ]
         )
 
     def _map(self, offset: int, size_bytes: int) -> mmap.mmap:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,13 +41,38 @@ def dtype_named(name: str) -> np.dtype[Any]:
     return dtype
 
 
+@final
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class OnDevice:
+    """Numbers that a device holds, for good: nothing changes them until they have been brought to host memory.
+
+    Args:
+        bring: Begins to bring them, and returns what waits for them; both may be called in any thread, once.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    bring: Callable[[], Callable[[], NDArray[Any]]]
+
+    @property
+    def ndim(self) -> int:
+        """Returns how many axes they have."""
+        return len(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Returns how many bytes they are."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Block:
     """One block of one array.
 
     Args:
         path: The array's place in the program's tree ("params/dense/kernel"); unique in the program.
-        data: The block's numbers. Not copied here: it may be a view; `Session.snapshot` copies it before it returns.
+        data: The block's numbers. Not copied here: it may be a view, which `Session.snapshot` copies before it returns;
+            what is `OnDevice` is copied while the program goes on.
         global_shape: Shape of the whole array.
         start: Index of the block's first element in the whole array.
         once: Whether this copy is the one to make durable; replicas on other ranks say False.
@@ -55,7 +81,7 @@ class Block:
     """
 
     path: str
-    data: NDArray[Any]
+    data: NDArray[Any] | OnDevice
     global_shape: tuple[int, ...]
     start: tuple[int, ...]
     once: bool = True

@@ -1,11 +1,16 @@
-"""JAX state: a tree of arrays taken apart into blocks, and put together again on any sharding."""
+"""JAX state: a tree of arrays taken apart into blocks, and put together again on any sharding.
+
+A program's next step usually takes its state for good, so by then a snapshot must be apart from it. On CPUs it is
+copied into the arena. Other devices copy it in their own memory, which takes milliseconds, and a thread brings that to
+the arena; where they have no room for a second state, it is brought to host memory before the program goes on.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, Literal, TypeVar
 
 import jax
@@ -16,10 +21,12 @@ from numpy.typing import NDArray
 
 from mainspring.domain.errors import InvalidInput, NotFound
 from mainspring.domain.wire import Part
-from mainspring.session.blocks import Block
+from mainspring.session.blocks import Block, OnDevice
 from mainspring.session.restore import Region, Restored
 from mainspring.session.session import Session
 
+PINNED = "pinned_host"  # JAX's name for host memory that devices reach by themselves: 53 GB/s beside 1.3 on an H200.
+SPARE = 0.02  # Of a device's memory, which copies leave free: what is free lies in pieces.
 LAYOUTS_MAX = 8  # Trees saved in turns: a program has one or two, and each costs as much as its list of blocks.
 
 Tree = TypeVar("Tree")
@@ -47,10 +54,11 @@ class _Share:
 def blocks_of(tree: object, session: Session, parts: Mapping[str, Part] | None = None) -> tuple[Block, ...]:
     """Returns this rank's blocks of every array in a tree, without copying where the arrays lie in host memory.
 
+    Of what other devices hold they are copies (see `apart`), so the program may give its arrays away at once.
+
     Replicas are all included, and exactly one rank's copy of each is marked `once`: the rank with the fewest bytes so
     far. Every rank computes the same answer, because it rests only on what all ranks know of the shardings. An array
     that lives on one process's devices alone, and anything that is not a JAX array, counts as replicated on all ranks.
-    From other devices than CPUs, copies to host memory are all started before the first is waited for.
 
     Args:
         tree: Arrays in any nesting of containers; numbers are taken as arrays.
@@ -67,23 +75,84 @@ def blocks_of(tree: object, session: Session, parts: Mapping[str, Part] | None =
         paths.append(_path(key))
         leaves.append(_leaf(paths[-1], array))
         pieces.append(_pieces(array))
-    if jax.default_backend() != "cpu":
-        for data in (data for piece in pieces for data in piece.values() if isinstance(data, jax.Array)):
-            data.copy_to_host_async()
     layout = _layout(tuple(leaves), session.rank, session.world_size, tuple(session.local_ranks))
+    held = [piece[share.start] for piece, shares in zip(pieces, layout, strict=True) for share in shares]
+    data = iter(apart(held))
     return tuple(
         Block(
             path=path,
-            data=np.asarray(piece[share.start]),
+            data=next(data),
             global_shape=leaf.shape,
             start=share.start,
             once=share.once,
             elsewhere=share.elsewhere,
             part=(parts or {}).get(path.partition("/")[0], Part.OTHER),
         )
-        for path, leaf, piece, shares in zip(paths, leaves, pieces, layout, strict=True)
+        for path, leaf, shares in zip(paths, leaves, layout, strict=True)
         for share in shares
     )
+
+
+def apart(
+    arrays: Sequence[Any], room_bytes: Callable[[jax.Device], int] | None = None
+) -> list[NDArray[Any] | OnDevice]:
+    """Returns arrays that stay as they are when those given are given away; in host memory these themselves.
+
+    Args:
+        arrays: Each on one device, or in host memory.
+        room_bytes: How much of a device's memory copies may take; None for what the program left free so far, and for
+            no copies on CPUs.
+    """
+    found: list[Any] = list(arrays)
+    places: dict[Any, list[int]] = {}
+    for number, array in enumerate(found):
+        device = next(iter(array.devices())) if isinstance(array, jax.Array) else None
+        if device is None or (device.platform == "cpu" and room_bytes is None):
+            found[number] = np.asarray(array)
+        else:
+            places.setdefault(device, []).append(number)
+    for device, numbers in places.items():
+        held = [found[number] for number in numbers]
+        if sum(array.nbytes for array in held) <= (room_bytes or _room_bytes)(device):
+            copies: list[Any] = [_on_device(copy) for copy in _copied(held)]
+        else:
+            copies = [np.asarray(array) for array in [_to_host(array) for array in held]]  # All begin, then wait.
+        for number, copy in zip(numbers, copies, strict=True):
+            found[number] = copy
+    return found
+
+
+@cache
+def _room_bytes(device: jax.Device) -> int:
+    """Returns how much of a device's memory nothing had used before the first snapshot; 0 where it does not say."""
+    stats = device.memory_stats() or {}
+    limit_bytes = int(stats.get("bytes_limit", 0))
+    return max(limit_bytes - int(stats.get("peak_bytes_in_use", limit_bytes)) - int(SPARE * limit_bytes), 0)
+
+
+@jax.jit
+def _copied(arrays: list[jax.Array]) -> list[jax.Array]:
+    return [jax.numpy.copy(array) for array in arrays]
+
+
+def _on_device(array: jax.Array) -> OnDevice:
+    held = [array]  # Let go as soon as it is on its way: the device's memory is wanted.
+
+    def bring() -> Callable[[], NDArray[Any]]:
+        brought = [_to_host(held.pop())]
+        return lambda: np.asarray(brought.pop())
+
+    return OnDevice(shape=array.shape, dtype=array.dtype, bring=bring)
+
+
+def _to_host(array: jax.Array) -> jax.Array:
+    """Returns an array that is on its way to host memory."""
+    device = next(iter(array.devices()))
+    if PINNED in {memory.kind for memory in device.addressable_memories()}:
+        pinned: jax.Array = jax.device_put(array, SingleDeviceSharding(device, memory_kind=PINNED))
+        return pinned
+    array.copy_to_host_async()
+    return array
 
 
 def tree_from(
@@ -256,6 +325,7 @@ def _layout(
 
 
 jax.extend.backend.register_backend_cache(_layout, "mainspring layouts")  # Else it would keep an old backend alive.
+jax.extend.backend.register_backend_cache(_room_bytes, "mainspring room")  # So would this.
 
 
 def _holders(

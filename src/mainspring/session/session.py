@@ -6,7 +6,9 @@ import contextlib
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar, final
 
@@ -15,7 +17,7 @@ from mainspring.domain.errors import InvalidInput, InvalidMessage, Unavailable
 from mainspring.domain.goodput import TimeUse
 from mainspring.domain.ids import AttemptId, JobId, RoleName
 from mainspring.session.arena import ArenaMap, lay_out
-from mainspring.session.blocks import Block
+from mainspring.session.blocks import Block, OnDevice
 from mainspring.session.line import ANSWER_LIMIT_S, CLOSE_LIMIT_S, AgentConnection, Reporter
 from mainspring.session.meter import Meter
 from mainspring.session.restore import Restored, plan_from
@@ -70,6 +72,8 @@ class Session:
     ) -> None:
         self._pid = pid
         self._meter = Meter(stopwatch)
+        self._writer = ThreadPoolExecutor(1, "mainspring-snapshot")  # Starts no thread before there is something to do.
+        self._writing: Future[bool] | None = None
         self._line: AgentConnection | None = None
         self._welcome = ALONE
         if socket_path:
@@ -256,8 +260,10 @@ class Session:
     def snapshot(self, step: int, blocks: Sequence[Block], state: wire.Detail | None = None) -> bool:
         """Leaves a snapshot in the agent's memory, which outlives this process; returns whether there was room.
 
-        Returns once all is copied: the blocks may change then. The agent copies it to a peer and to lasting storage
-        later. The agent counts it a moment after this returns; `left`, `next_generation` and `close` wait for that.
+        Returns once all is copied: the blocks may change then. What devices hold for good (`OnDevice`) is copied by a
+        thread: then this returns at once, True, and the next snapshot waits for this one. The agent copies it to a
+        peer and to lasting storage later. The agent counts it a moment after it is copied; `left`, `next_generation`
+        and `close` wait for that.
 
         Args:
             step: The step it stands for; every rank of the role saves the same steps.
@@ -276,18 +282,34 @@ class Session:
         if self._line is None:
             return True
         with self._meter.measure(TimeUse.SNAPSHOT):
-            layout = lay_out(blocks)
-            slot = self._line.ask(
-                wire.SnapshotBegin(step=step, size_bytes=layout.size_bytes), wire.SnapshotSlot, limit_s=SLOT_LIMIT_S
-            )
-            if slot.offset < 0:
-                return False
-            self._arena.write(blocks, layout, slot.offset)
-            self._line.defer(
-                wire.SnapshotCommit(step=step, offset=slot.offset, shards=layout.shards, state=facts), wire.Done
-            )
-            self._reporter.wake()
+            self._written()
+            if not any(isinstance(block.data, OnDevice) for block in blocks):
+                return self._write(self._line, step, blocks, facts)
+            still = [_still(block) for block in blocks]
+            self._writing = self._writer.submit(self._write, self._line, step, still, facts)
             return True
+
+    def _write(self, line: AgentConnection, step: int, blocks: Sequence[Block], facts: wire.Detail) -> bool:
+        layout = lay_out(blocks)
+        slot = line.ask(
+            wire.SnapshotBegin(step=step, size_bytes=layout.size_bytes), wire.SnapshotSlot, limit_s=SLOT_LIMIT_S
+        )
+        if slot.offset < 0:
+            return False
+        self._arena.write(blocks, layout, slot.offset)
+        line.defer(wire.SnapshotCommit(step=step, offset=slot.offset, shards=layout.shards, state=facts), wire.Done)
+        self._reporter.wake()
+        return True
+
+    def _written(self) -> None:
+        """Waits for a snapshot under way.
+
+        Raises:
+            Unavailable: The agent does not answer.
+        """
+        if self._writing is not None:
+            writing, self._writing = self._writing, None
+            writing.result()
 
     def restore(self) -> Restored | None:
         """Returns the state this generation resumes from, or None when it starts fresh. Reads no array yet.
@@ -314,6 +336,7 @@ class Session:
             Unavailable: The agent is gone.
         """
         if self._line is not None:
+            self._written()
             self._reporter.send(rest=True)
         return self._stop.then if self.stop_requested else wire.Then.EXIT
 
@@ -328,6 +351,7 @@ class Session:
         """
         if self._line is None:
             return False
+        self._written()
         with self._line.turn:
             self._reporter.send(rest=True)
             question = wire.NextGeneration(after=self.generation)
@@ -355,6 +379,8 @@ class Session:
         """Sends the last report and hangs up. May be called again; `join` arranges for it at exit."""
         if self._line is None or os.getpid() != self._pid:  # A forked child shares the line, and must not speak on it.
             return
+        with contextlib.suppress(Unavailable, InvalidMessage):
+            self._written()
         self._reporter.close()
         if self._line.turn.acquire(timeout=CLOSE_LIMIT_S):
             with contextlib.suppress(Unavailable, InvalidMessage):  # The agent may have gone first.
@@ -371,6 +397,11 @@ class Session:
         self._every = max(reply.snapshot_every, 1)
         if reply.stop:
             self._stop = reply
+
+
+def _still(block: Block) -> Block:
+    """Returns a block that the program cannot change any more."""
+    return block if isinstance(block.data, OnDevice) else replace(block, data=block.data.copy())
 
 
 def _checked(facts: wire.Detail, attempted: str) -> wire.Detail:

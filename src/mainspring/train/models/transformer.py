@@ -32,7 +32,7 @@ _KEPT = {
 }
 
 Streams = list[jax.Array]
-Cache = tuple[jax.Array, jax.Array]  # Keys and values, [L,B,S,K,H].
+Cache = tuple[jax.Array, jax.Array]  # Keys and values, [L,B,S,K,H]; or of one layer, without L.
 
 
 class Modulation(NamedTuple):
@@ -159,6 +159,28 @@ def fresh_blocks(shape: GemmaRecipe, *, condition: int = 0) -> Weights:
     }
 
 
+def unstacked(stack: Weights) -> Weights:
+    """Returns a stream's weights with each block's apart, for `decode` to go through one by one.
+
+    A stack is quick to compile, and right where a block is gone through once. Each time, though, a block's weights are
+    taken out of it by a copy: where few tokens pass many times, as in sampling, that is most of what is read.
+
+    Args:
+        stack: As `fresh_blocks` says.
+    """
+    return {**stack, "blocks": layers_of(stack["blocks"])}
+
+
+def layers_of(stacked: Any) -> tuple[Any, ...]:
+    """Returns what a tree of stacked arrays has of each layer.
+
+    Args:
+        stacked: Arrays [L,...].
+    """
+    arrays, structure = jax.tree.flatten(stacked)
+    return tuple(jax.tree.unflatten(structure, [array[layer] for array in arrays]) for layer in range(len(arrays[0])))
+
+
 def decode(
     stacks: Sequence[Weights],
     streams: Streams,
@@ -167,18 +189,18 @@ def decode(
     sight: Sight,
     conditions: Sequence[jax.Array | None],
     compute: ComputeRecipe,
-    cache: Cache | None = None,
-) -> tuple[Streams, Cache]:
-    """Returns the streams after all blocks and their last norm, and the keys and values of their tokens.
+    cache: Cache | Sequence[Cache] | None = None,
+) -> tuple[Streams, Any]:
+    """Returns the streams after all blocks and their last norm, and the keys and values of their tokens, as a cache.
 
     Args:
-        stacks: Each stream's weights.
+        stacks: Each stream's weights; all `unstacked`, or none.
         streams: Each stream's tokens, [B,T,D]; T and D differ from stream to stream.
         position_BT: Of the tokens of all streams, one after the other.
         sight: Which token sees which: keys in the cache come first, then those of the streams.
         conditions: Each stream's condition, [B,C], None where its norms are plain.
         compute: How it is computed.
-        cache: Of the tokens that went before.
+        cache: Of the tokens that went before; by layer, where the stacks are `unstacked`.
     """
 
     def layer(streams: Streams, inputs: Any) -> tuple[Streams, Cache]:
@@ -192,9 +214,26 @@ def decode(
     bounds = zip([0, *ends], [*ends, position_BT.shape[1]], strict=True)
     attends = [attention(sight.of_queries(*bound), compute.attention) for bound in bounds]
     positions = [over_devices(part) for part in jnp.split(position_BT, ends, axis=1)]
-    streams, fresh = jax.lax.scan(rematerialised(layer, compute.remat), streams, (blocks, cache))
+    if isinstance(blocks[0], tuple):
+        streams, fresh = _one_by_one(layer, streams, blocks, cache)
+    else:
+        streams, fresh = jax.lax.scan(rematerialised(layer, compute.remat), streams, (blocks, cache))
     lasts = zip(streams, stacks, conditions, strict=True)
     return [rms_norm(x, modulation_of(stack["norm"], condition)) for x, stack, condition in lasts], fresh
+
+
+def _one_by_one(
+    layer: Callable[..., tuple[Streams, Cache]],
+    streams: Streams,
+    blocks: Sequence[tuple[Weights, ...]],
+    cache: Any,
+) -> tuple[Streams, tuple[Cache, ...]]:
+    """Returns what a scan would, of blocks and caches that are no stacks."""
+    fresh = []
+    for number, own in enumerate(zip(*blocks, strict=True)):
+        streams, kept = layer(streams, (own, None if cache is None else cache[number]))
+        fresh.append(kept)
+    return streams, tuple(fresh)
 
 
 def rematerialised(layer: Callable[..., Any], remat: Remat) -> Callable[..., Any]:

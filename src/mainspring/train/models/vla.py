@@ -39,7 +39,7 @@ from mainspring.train.models.matching import encode_time, flowed, velocity_error
 from mainspring.train.models.model import Model, sum_of_valid
 from mainspring.train.models.shapes import Signature, VlaKind, VlaRecipe
 from mainspring.train.models.siglip import encode_image, fresh_siglip
-from mainspring.train.models.transformer import Cache, decode, fresh_blocks
+from mainspring.train.models.transformer import Cache, decode, fresh_blocks, layers_of, unstacked
 
 TIME_PERIOD_MIN, TIME_PERIOD_MAX = 4e-3, 4.0  # Source: openpi, `pi0.py`.
 TIME_ALPHA = 1.5
@@ -107,7 +107,7 @@ class Prefix(NamedTuple):
 class ReadPrefix(NamedTuple):
     """What the language model has kept of a prefix: all that an expert needs to attend to it."""
 
-    cache: Cache
+    cache: Cache | tuple[Cache, ...]
     valid_BP: jax.Array
 
 
@@ -304,4 +304,6 @@ def flow_from(weights: Weights, policy: VlaRecipe, batch: Arrays, noise_BTA: jax
         noise_BTA: Where the flow begins.
     """
     seen = read_prefix(weights, policy, batch)
+    seen = ReadPrefix(layers_of(seen.cache), seen.valid_BP)
+    weights = {**weights, "expert": unstacked(weights["expert"])}
     return flowed(partial(velocity, weights, policy, seen, batch["state"]), noise_BTA, policy.flow_steps)
