@@ -33,6 +33,7 @@ from mainspring.train.models.shapes import (
     VlaRecipe,
     require,
 )
+from mainspring.train.robots import DataRecipe
 
 BATCH_SIZE_MAX = 1 << 20
 STEPS_MAX = 100_000_000
@@ -165,6 +166,65 @@ class MeshRecipe:
         require("mesh", self, whole_bytes_max=(0, 1 << 40))
 
 
+class Answer(str, Enum):
+    """What is done about a step that went wrong.
+
+    `ignore`: nothing. `skip`: the state stays as it was, and the next batch is taken. `roll_back`: as `skip`, and the
+    state is that of the newest snapshot, from which the batches go on that were not seen yet. `stop`: the run ends.
+    """
+
+    IGNORE = "ignore"
+    SKIP = "skip"
+    ROLL_BACK = "roll_back"
+    STOP = "stop"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardRecipe:
+    """What is done about steps that go wrong; each is an event of the job.
+
+    Args:
+        not_finite: About a loss or a gradient that is no number.
+        spike: About a gradient that is longer than `spike_factor` times what is usual.
+        spike_factor: See `spike`. Usual is the mean of some 100 steps before; in the first 100 there are no spikes.
+        most: Such steps in a row after which the run ends, whatever is done about one.
+    """
+
+    not_finite: Answer = Answer.STOP
+    spike: Answer = Answer.IGNORE
+    spike_factor: float = 10.0
+    most: int = 10
+
+    def __post_init__(self) -> None:
+        """Checks every field.
+
+        Raises:
+            InvalidInput: A field is out of its range.
+        """
+        require("guard", self, spike_factor=(1.0, 1e6), most=(1, 10_000))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOutRecipe:
+    """The loss on episodes that nobody learns from, of each source and of each task.
+
+    Args:
+        every: Steps between two measurements; the last step is measured too.
+        rows: Samples of each task, at most a batch.
+    """
+
+    every: int
+    rows: int = 64
+
+    def __post_init__(self) -> None:
+        """Checks every field.
+
+        Raises:
+            InvalidInput: A field is out of its range.
+        """
+        require("held_out", self, every=(1, STEPS_MAX), rows=(1, BATCH_SIZE_MAX))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """One training run.
@@ -183,6 +243,9 @@ class Recipe:
         ema_decay: Share that a step keeps of the mean weights, which are those in use after training; None for the
             last weights.
         lora: Adapters, which are learned while weights stay as they are; None to learn the weights.
+        data: What is learned from, and how a policy gets it.
+        guard: What is done about steps that go wrong.
+        held_out: When the loss on other episodes is measured, None for never.
     """
 
     name: str
@@ -197,6 +260,9 @@ class Recipe:
     frozen: tuple[str, ...] = ()
     ema_decay: float | None = None
     lora: LoraRecipe | None = None
+    data: DataRecipe = DataRecipe()
+    guard: GuardRecipe = GuardRecipe()
+    held_out: HeldOutRecipe | None = None
 
     def __post_init__(self) -> None:
         """Checks every field.
