@@ -33,7 +33,7 @@ from mainspring.train.models.shapes import (
     VlaRecipe,
     require,
 )
-from mainspring.train.robots import DataRecipe
+from mainspring.train.robots import ONE_ROBOT, DataRecipe
 
 BATCH_SIZE_MAX = 1 << 20
 STEPS_MAX = 100_000_000
@@ -260,7 +260,7 @@ class Recipe:
     frozen: tuple[str, ...] = ()
     ema_decay: float | None = None
     lora: LoraRecipe | None = None
-    data: DataRecipe = DataRecipe()
+    data: DataRecipe = ONE_ROBOT
     guard: GuardRecipe = GuardRecipe()
     held_out: HeldOutRecipe | None = None
 

@@ -117,3 +117,7 @@ class DataRecipe:
     def robot_of(self, source: SourceRecipe) -> int:
         """Returns the number of a source's robot."""
         return [robot.name for robot in self.robots].index(source.robot)
+
+
+ONE_ROBOT = DataRecipe()
+"""One source, of one robot, all of whose cameras are seen."""

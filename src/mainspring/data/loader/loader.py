@@ -19,7 +19,7 @@ from blake3 import blake3
 from mainspring.data.loader.batches import columns_of
 from mainspring.data.loader.decoding import Layout
 from mainspring.data.loader.making import Pictures, RingMaker, Share, Shown
-from mainspring.data.loader.order import LANES, Blocks, Integers, Order, Runs
+from mainspring.data.loader.order import LANES, Blocks, Integers, Order, Runs, Samples
 from mainspring.data.loader.ring import Batch
 from mainspring.data.loader.stream import BatchStream
 from mainspring.data.views.view import View
@@ -195,7 +195,15 @@ class Loader:
         Args:
             step: From 0; any step, in any order.
         """
-        return self._order.samples(self._share.positions(step)).row
+        return self.samples(step).row
+
+    def samples(self, step: int) -> Samples:
+        """Returns which samples this rank's share of a step has: the component and the row of each.
+
+        Args:
+            step: From 0; any step, in any order.
+        """
+        return self._order.samples(self._share.positions(step))
 
     def batch(self, step: int) -> Batch:
         """Returns this rank's share of a step, made for it alone: for a look, not for training.

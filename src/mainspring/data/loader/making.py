@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -162,7 +162,8 @@ class RingMaker:
             for name, values in self._columns(int(component), samples.row[here]).items():
                 out[name][here] = values
             for place in self._black[int(component)]:
-                out[IMAGES][(here, *self._moments, place)] = 0
+                black: tuple[Any, ...] = (here, *self._moments, place)
+                out[IMAGES][black] = 0
 
     def _samples(self, step: int) -> Samples:
         """Returns a step's samples; those of several are found at once, which costs little more than one's."""
