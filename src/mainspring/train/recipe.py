@@ -40,6 +40,17 @@ STEPS_MAX = 100_000_000
 DEVICES_MAX = 1 << 20
 
 
+VLA_LORA = LoraRecipe(  # Source: openpi, `gemma.py`, its ranks.
+    adapters=(
+        AdapterRecipe(stack="language/blocks", rank=16, alpha=16.0),
+        AdapterRecipe(stack="expert/blocks", rank=32, alpha=32.0),
+    ),
+    whole=("(image|action_in|action_out|time_in|time_out|state)/.*",),
+    numbers=FloatKind.BFLOAT16,
+)
+"""Adapters of a VLA; what leads into it and out of it is learned whole."""
+
+
 class OptimizerKind(str, Enum):
     """Which way a weight moves, times the rate, and what is kept beside it for that.
 
@@ -123,8 +134,9 @@ class InitRecipe:
     """Weights that a run begins with, in place of fresh ones.
 
     Args:
-        path: An Orbax folder, a safetensors file or a folder of them, or an `.npz` file; every rank reads it.
-        layout: Whose names its arrays have.
+        path: An Orbax folder, a safetensors file or a folder of them, or an `.npz` file, which every rank reads; or
+            JOB@STEP, a checkpoint of ours, adapters merged, which the training program brings.
+        layout: Whose names its arrays have; None to see by them.
         keep: Our arrays that stay fresh, whatever the checkpoint holds: regular expressions, each of whole paths, such
             as `(expert|action|time|state).*` for a policy that begins with a PaliGemma.
         statistics: What these weights' states and actions were normalised by, to be normalised by again: openpi's
@@ -132,7 +144,7 @@ class InitRecipe:
     """
 
     path: str
-    layout: LayoutName
+    layout: LayoutName | None = None
     keep: tuple[str, ...] = ()
     statistics: str | None = None
 
@@ -414,18 +426,7 @@ def pi0_lora_recipe() -> Recipe:
 
     An adapter of attention spans all heads, as in the paper; openpi's has one for each head.
     """
-    return replace(
-        pi0_recipe(),
-        name="pi0_lora",
-        lora=LoraRecipe(
-            adapters=(
-                AdapterRecipe(stack="language/blocks", rank=16, alpha=16.0),
-                AdapterRecipe(stack="expert/blocks", rank=32, alpha=32.0),
-            ),
-            whole=("(image|action_in|action_out|time_in|time_out|state)/.*",),
-            numbers=FloatKind.BFLOAT16,
-        ),
-    )
+    return replace(pi0_recipe(), name="pi0_lora", lora=VLA_LORA)
 
 
 def gemma_2b_recipe() -> Recipe:
