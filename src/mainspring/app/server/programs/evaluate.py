@@ -15,8 +15,9 @@ from mainspring.app.server.programs.uses import noted
 from mainspring.checkpoint import load
 from mainspring.data import open_view
 from mainspring.domain.ids import JobId
-from mainspring.robots.arm import ACTION_NAMES, STATE_NAMES, Purpose, draw_start
+from mainspring.robots.arm import ACTION_NAMES, STATE_NAMES
 from mainspring.robots.closed_loop import drive
+from mainspring.robots.environments.port import Start
 from mainspring.session import Session, open_view_store
 from mainspring.session.jax_distributed import run
 from mainspring.train.evaluate import SAMPLES, TrainedPolicy, held_out_error, make_actor, policy_from
@@ -66,7 +67,7 @@ def _drive_both(
     session: Session, policy: TrainedPolicy, *, starts: int, seed: int
 ) -> dict[str, str | int | float | bool]:
     """Returns how often the policy reaches the goal, beside its untrained self, reporting every episode as a step."""
-    unseen = [draw_start(Purpose.EVALUATION, seed=seed, index=index) for index in range(starts)]
+    unseen = [Start(seed=seed, index=index) for index in range(starts)]
     trained = drive(
         make_actor(policy, seed=seed), unseen, progress=lambda done: session.report(done, {"steps": 2 * starts})
     )
