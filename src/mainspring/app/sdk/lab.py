@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from mainspring.app.base.code import TakenCode
     from mainspring.app.sdk.clusters import ClusterVerbs
     from mainspring.app.sdk.data import DataVerbs
+    from mainspring.app.sdk.evaluations import EvaluationVerbs
     from mainspring.app.sdk.plans import PlannedSpec
 
 WAIT_S_MAX = 30 * 86_400.0
@@ -119,6 +120,13 @@ class Lab(LabCalls):
         from mainspring.app.sdk.clusters import ClusterVerbs
 
         return ClusterVerbs(self)
+
+    @cached_property
+    def evaluations(self) -> EvaluationVerbs:
+        """Returns the verbs of what its policies are worth."""
+        from mainspring.app.sdk.evaluations import EvaluationVerbs
+
+        return EvaluationVerbs(self)
 
     def up(
         self,

@@ -53,11 +53,12 @@ def _evaluate(words: argparse.Namespace, session: Session) -> None:
         error = held_out_error(policy, open_view(store, words.view, views, "holdout"), seed=words.seed)
         facts = {
             "action_error": error.policy,
-            "action_error_hold_last_state": error.hold_last_state,
             "samples_averaged": SAMPLES,
             "held_out_states": error.states,
             "held_out_episodes": error.episodes,
         }
+        if error.hold_last_state is not None:
+            facts["action_error_hold_last_state"] = error.hold_last_state
     facts["checkpoint_step"] = checkpoint.step
     session.result(facts)
     print(json.dumps(facts))
