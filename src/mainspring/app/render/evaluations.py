@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from mainspring.app.render.tables import Listing, ago, facts_grid, framed
+from mainspring.domain.answers import EvaluationRuleView
 from mainspring.robots.evaluation.report import (
     ComparisonReport,
     EvaluationReport,
@@ -103,3 +104,25 @@ def gates_table(found: Sequence[GateRecord], *, now_s: float) -> RenderableType:
         )
         for each in found
     )
+
+
+def rules_table(found: Sequence[EvaluationRuleView], *, now_s: float) -> RenderableType:
+    """Returns one row a rule, with the newest of its evaluations."""
+    rows = []
+    for each in found:
+        rule, newest = each.rule, each.runs[0] if each.runs else None
+        rate = None if newest is None else newest.result.get("success_rate")
+        last = "-" if newest is None else f"{newest.trained}@{newest.step} {newest.state.value}"
+        last += f", success {rate:.3f}" if isinstance(rate, float) else ""
+        rows.append(
+            (
+                each.name,
+                rule.job,
+                f"{rule.every} checkpoints" if rule.every else ago(rule.every_s),
+                str(rule.chips_max),
+                each.owner or "-",
+                last,
+                "-" if newest is None else ago(max(0.0, now_s - newest.submitted_s)),
+            )
+        )
+    return Listing("RULE", "JOB", ">EVERY", ">CHIPS", "?OWNER", "NEWEST", ">AGE").add_rows(rows)

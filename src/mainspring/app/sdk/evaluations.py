@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, final
+from dataclasses import replace
+from pathlib import Path
+from typing import final
 
 from mainspring.app.sdk.checkpoints import CheckpointFinder
+from mainspring.app.sdk.lab import Lab
+from mainspring.app.sdk.lab import job as job_spec
+from mainspring.domain.answers import EvaluationRuleView, NewEvaluationRule
+from mainspring.domain.answers.evaluations import CHECKPOINT
 from mainspring.domain.errors import InvalidInput, NotFound
-from mainspring.domain.ids import JobId
+from mainspring.domain.ids import JobId, TeamName
+from mainspring.domain.job import LAB, JobKind, Tier
 from mainspring.robots.evaluation.keeping import (
     comparisons,
     evaluation_folder,
@@ -28,9 +35,6 @@ from mainspring.robots.evaluation.report import (
     comparison_gate,
     rate_gate,
 )
-
-if TYPE_CHECKING:
-    from mainspring.app.sdk.lab import Lab
 
 STARTS = 100  # The usual number: a rate of 0.9 is known to 6 points either way.
 
@@ -210,6 +214,67 @@ class EvaluationVerbs:
         if name not in report.files:
             raise NotFound("fetch a file of an evaluation", on=name, wanted=f"one of {', '.join(report.files)}")
         return self._finder.store.get(f"{evaluation_folder(report.job, report.step, report.name)}/{name}")
+
+    def rule(
+        self,
+        name: str,
+        job: str,
+        *,
+        environment: str = "",
+        every: int = 0,
+        every_s: float = 0.0,
+        chips_max: int = 1,
+        on: str | Sequence[str] = "cpu",
+        starts: int = STARTS,
+        seed: int = 0,
+        team: TeamName = LAB,
+        code: Path | None = None,
+    ) -> EvaluationRuleView:
+        """Has checkpoints of a job evaluated by themselves, in place of an earlier rule of that name.
+
+        Each evaluation is a `batch` job of the lowest tier; the newest checkpoint comes first, and what waits for an
+        older one is dropped.
+
+        Args:
+            name: The rule's.
+            job: A job's id, or a name: then always its newest job.
+            environment: As for `run`.
+            every: Each so many of its durable checkpoints; 0 for by time.
+            every_s: At most one in so many seconds; 0 for by number, and each one where that is 0 too.
+            chips_max: All that wait or run together ask for no more.
+            on: As for `ms.job`: what one may run on.
+            starts: As for `run`.
+            seed: As for `run`.
+            team: Who is charged.
+            code: Folder of the environment's code, for one of your own; None without.
+
+        Raises:
+            NotFound: There is no such job, team or environment.
+            InvalidInput: A field is out of its range.
+        """
+        lab = self._lab
+        command = ["python", "-m", "mainspring", "evaluate", "--objects", lab.home.objects_url(lab.home.config())]
+        command += ["--checkpoint", CHECKPOINT, "--env", environment, "--starts", str(starts), "--seed", str(seed)]
+        spec = job_spec(name, command, on=on, kind=JobKind.BATCH.value, tier=Tier.OPPORTUNISTIC.value, team=team)
+        spec = replace(spec, code=lab.take_code(code))
+        each = every if every or every_s else 1
+        asked = NewEvaluationRule(job=job, every=each, every_s=every_s, chips_max=chips_max, spec=spec)
+        return lab.set_evaluation_rule(name, asked)
+
+    def rules(self) -> tuple[EvaluationRuleView, ...]:
+        """Returns the rules, in order of name, each with its newest evaluations."""
+        return self._lab.evaluation_rules()
+
+    def remove_rule(self, name: str) -> EvaluationRuleView:
+        """Ends a rule and returns it; evaluations that it started go on.
+
+        Args:
+            name: The rule's.
+
+        Raises:
+            NotFound: There is no such rule.
+        """
+        return self._lab.remove_evaluation_rule(name)
 
     def _newest(self, checkpoint: str) -> tuple[JobId, int]:
         found = self._finder.steps(checkpoint)

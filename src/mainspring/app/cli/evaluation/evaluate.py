@@ -10,17 +10,22 @@ from typing import Annotated
 
 import typer
 
+from mainspring.app.base.specs import OPTION_FORM, duration_from
 from mainspring.app.cli.arguments import Json, LabContext
 from mainspring.app.render import evaluations as look
 from mainspring.app.render.progress import progress_bar
 from mainspring.app.render.tables import show
 from mainspring.app.sdk.evaluations import STARTS, EvaluationVerbs
 from mainspring.domain.errors import InvalidInput, NotFound
+from mainspring.domain.ids import TeamName
+from mainspring.domain.job import LAB
 from mainspring.robots.environments.named import ENVIRONMENTS
 from mainspring.robots.evaluation.keeping import evaluation_folder
 from mainspring.robots.evaluation.statistics import Verdict
 
 app = typer.Typer()
+rules = typer.Typer()
+app.add_typer(rules, name="rule", help="Have checkpoints evaluated by themselves: new, ls, rm.")
 DEFAULT = "run"  # `ms eval JOB@STEP` is `ms eval run JOB@STEP`.
 
 Checkpoint = Annotated[str, typer.Argument(help="The newest step without one.", metavar="JOB[@STEP]")]
@@ -179,3 +184,62 @@ def gate_command(
     show(found, as_json=as_json, look=lambda: look.gates_table(found, now_s=time.time()) if found else none)
     if not found or any(each.verdict is not Verdict.PASSED for each in found):
         raise typer.Exit(1)
+
+
+@rules.command("new")
+def new_rule(
+    context: LabContext,
+    name: Annotated[str, typer.Argument(help="The rule's; one of that name is replaced.")],
+    job: Annotated[str, typer.Option(help="Whose checkpoints: an id, or a name for its newest job.", metavar="JOB")],
+    environment: Environment = "",
+    every: Annotated[
+        str, typer.Option(help="Each so many durable checkpoints, or at most one in a time: 5, 30m.")
+    ] = "1",
+    chips: Annotated[int, typer.Option(min=1, help="All evaluations together ask for no more.")] = 1,
+    on: Annotated[
+        list[str] | None, typer.Option(metavar=OPTION_FORM, help="What one may run on; repeat.", show_default="cpu")
+    ] = None,
+    starts: Starts = STARTS,
+    seed: Seed = 0,
+    team: Annotated[str, typer.Option(help="Who is charged.")] = LAB,
+    code: Annotated[Path | None, typer.Option(help="Folder of the environment's code, for one of your own.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Have checkpoints of a job evaluated by themselves, by batch jobs of the lowest tier, the newest first.
+
+    What waits for an older checkpoint is dropped. Reports are kept with the checkpoints: ms eval ls JOB.
+
+    Try it: ms eval rule new nightly --job pick --env metaworld --every 5 --chips 2
+    """
+    number = int(every) if every.isdigit() else 0
+    made = EvaluationVerbs(context.obj).rule(
+        name,
+        job,
+        environment=environment,
+        every=number,
+        every_s=0.0 if number else duration_from(every),
+        chips_max=chips,
+        on=on or "cpu",
+        starts=starts,
+        seed=seed,
+        team=TeamName(team),
+        code=code,
+    )
+    show(made, as_json=as_json, look=lambda: look.rules_table([made], now_s=time.time()))
+
+
+@rules.command("ls")
+def list_rules(context: LabContext, as_json: Json = False) -> None:
+    """List rules, and the newest evaluation of each."""
+    found = EvaluationVerbs(context.obj).rules()
+    none = "No rules yet. Try: ms eval rule new nightly --job JOB --env metaworld"
+    show(found, as_json=as_json, look=lambda: look.rules_table(found, now_s=time.time()) if found else none)
+
+
+@rules.command("rm")
+def remove_rule(
+    context: LabContext, name: Annotated[str, typer.Argument(help="The rule's.")], as_json: Json = False
+) -> None:
+    """Remove a rule; evaluations that it started go on."""
+    found = EvaluationVerbs(context.obj).remove_rule(name)
+    show(found, as_json=as_json, look=lambda: f"Removed rule {found.name}.")
