@@ -38,10 +38,13 @@ from mainspring.data.views.manifest import ViewRecipe  # noqa: E402
 from mainspring.data.views.view import View, open_view  # noqa: E402
 from mainspring.objects import open_store  # noqa: E402
 from mainspring.train.feed import fitted, history_of  # noqa: E402
+from mainspring.train.inputs.measured import statistics_of  # noqa: E402
+from mainspring.train.inputs.sources import Sources  # noqa: E402
 from mainspring.train.policy import signature_of  # noqa: E402
 from mainspring.train.recipe import Recipe, recipe_named  # noqa: E402
 from mainspring.train.state.sharding import make_mesh, place_batch  # noqa: E402
-from mainspring.train.trainer import initial_state, make_update, statistics_of  # noqa: E402
+from mainspring.train.steps.state import initial_state  # noqa: E402
+from mainspring.train.steps.update import make_update  # noqa: E402
 
 HUMANOID = Path(__file__).parents[2] / "shared" / "robots" / "unitree_g1_bottle"
 STEP_S_MAX = 0.05
@@ -59,7 +62,7 @@ class Trainer:
         self.mesh = make_mesh()
         policy = self.recipe.policy
         first = fitted(gather(view, np.arange(1), horizon=policy.horizon, history=history_of(policy)), policy)
-        statistics_ = statistics_of(view, self.recipe)
+        statistics_ = statistics_of(Sources(self.recipe, view))
         self.state = initial_state(self.recipe, signature_of(first, policy), statistics_, self.mesh)
         self.update = make_update(self.recipe, self.mesh)
         self.loader = Loader(
@@ -89,11 +92,11 @@ class Trainer:
             arrays = place_batch(self.mesh, fitted(batch, self.recipe.policy))
             self.state, newest = self.update(self.state, arrays, np.int32(steps))
             if loss is not None:
-                float(loss)  # Of the step before, as the trainer reads it.
+                float(loss[0])  # Of the step before, as the trainer reads it.
             loss = newest
             steps += 1
         assert loss is not None
-        float(loss)
+        float(loss[0])
         took_s = time.perf_counter() - start
         return took_s / steps, waited_s / took_s
 

@@ -13,8 +13,9 @@ from typer.testing import CliRunner, Result
 
 from mainspring.app.cli.training.recipe import app
 from mainspring.app.sdk.lab import Lab
-from mainspring.app.sdk.recipes import find_recipe, signature_for, with_layout, with_setting
+from mainspring.app.sdk.recipes import signature_for, with_layout
 from mainspring.domain.errors import InvalidInput, MainspringError, NotFound
+from mainspring.train.naming import find_recipe, with_setting
 from mainspring.train.recipe import MeshRecipe, recipe_named
 
 OWN = """

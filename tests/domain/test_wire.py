@@ -17,9 +17,10 @@ from mainspring.domain.release import RELEASE
 SRC = Path(wire.__file__).parents[2]
 RANK = "Hello NextGeneration StepReport SnapshotBegin SnapshotCommit RestoreRequest FetchPieces ResultReport"
 RANK += " Welcome StepReply SnapshotSlot RestorePlan PiecesFetched FetchFailed Done Piece Shard"
-RANK += " ViewWanted ViewRefused"
+RANK += " ViewWanted ViewRefused UpsetReport"
 NODE = (
     "AgentJoin StandbyAllowed GenerationPrepared RankStarted RankExited RankLeft RankProgress RankResult SnapshotTaken"
+    " RankUpset"
 )
 NODE += (
     " StacksDumped ShareStored StoreFailed RestoreFailed AgentLeaving AgentDrained PrepareGeneration StartRanks LeaveAt"

@@ -17,7 +17,8 @@ from mainspring.train.models.shapes import LanguageRecipe, Policy, Signature
 from mainspring.train.policy import unit_statistics
 from mainspring.train.recipe import Recipe, changed, recipe_named
 from mainspring.train.state.sharding import is_whole, make_mesh, place_batch
-from mainspring.train.trainer import initial_state, make_update
+from mainspring.train.steps.state import initial_state
+from mainspring.train.steps.update import make_update
 
 STEPS, ROWS, DIMS = 20, 16, 5
 SIGNATURE = Signature(state_dim=DIMS, action_dim=DIMS, image_views=1, image_height=32, image_width=32)

@@ -18,7 +18,8 @@ from mainspring.session.jax_state import blocks_of, tree_from
 from mainspring.train.models.arrays import flattened
 from mainspring.train.policy import unit_statistics
 from mainspring.train.state.sharding import make_mesh, place_batch
-from mainspring.train.trainer import PARTS, abstract_state, initial_state, make_update
+from mainspring.train.steps.state import PARTS, abstract_state, initial_state
+from mainspring.train.steps.update import make_update
 
 from .layouts_of_mesh import LAYOUTS, SIGNATURE, batch_of, recipe_with
 

@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from mainspring.train.models.arrays import flattened
 from mainspring.train.recipe import MeshRecipe
 from mainspring.train.state.sharding import make_mesh
-from mainspring.train.trainer import abstract_state
+from mainspring.train.steps.state import abstract_state
 
 from .layouts_of_mesh import LAYOUTS, ROWS, SIGNATURE, recipe_of, recipe_with
 

@@ -22,7 +22,8 @@ from mainspring.train.models.shapes import Signature, VlaRecipe
 from mainspring.train.policy import model_of, unit_statistics
 from mainspring.train.recipe import InitRecipe, LayoutName, Recipe, changed, recipe_named
 from mainspring.train.state.sharding import make_mesh
-from mainspring.train.trainer import initial_state, train
+from mainspring.train.steps.state import initial_state
+from mainspring.train.trainer import train
 
 from .making import DIMS
 

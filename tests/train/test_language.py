@@ -28,7 +28,8 @@ from mainspring.train.models.vla import fresh_vla
 from mainspring.train.policy import model_of, unit_statistics
 from mainspring.train.recipe import InitRecipe, LayoutName, Recipe, changed, recipe_named
 from mainspring.train.state.sharding import make_mesh
-from mainspring.train.trainer import initial_state, train
+from mainspring.train.steps.state import initial_state
+from mainspring.train.trainer import train
 
 from .making import PERIOD_NS, RATE_HZ
 from .models.plain import next_words, small_params

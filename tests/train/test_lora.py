@@ -27,7 +27,8 @@ from mainspring.train.recipe import Recipe, changed, recipe_named
 from mainspring.train.state.adapters import weights_in_use
 from mainspring.train.state.merged import merged_source
 from mainspring.train.state.sharding import make_mesh, place_batch
-from mainspring.train.trainer import TrainState, abstract_state, initial_state, make_update
+from mainspring.train.steps.state import TrainState, abstract_state, initial_state
+from mainspring.train.steps.update import make_update
 
 from .layouts_of_mesh import SIGNATURE, batch_of, recipe_with
 

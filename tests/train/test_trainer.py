@@ -12,21 +12,17 @@ from mainspring.data.views.manifest import Split
 from mainspring.domain.errors import DamagedData, InvalidInput
 from mainspring.session import Restored, Session
 from mainspring.train.evaluate import TrainedPolicy, held_out_error, make_actor, policy_from
-from mainspring.train.feed import fitted, shapes_fed
+from mainspring.train.feed import shapes_fed
+from mainspring.train.inputs.fitting import Fitting
+from mainspring.train.inputs.measured import statistics_of
+from mainspring.train.inputs.sources import Sources
 from mainspring.train.models.shapes import Signature
 from mainspring.train.policy import model_of, unit_statistics
 from mainspring.train.recipe import changed
 from mainspring.train.state.sharding import make_mesh, place_batch
-from mainspring.train.trainer import (
-    Outcome,
-    initial_state,
-    lowered_update,
-    make_update,
-    open_loader,
-    shapes_of,
-    statistics_of,
-    train,
-)
+from mainspring.train.steps.state import initial_state
+from mainspring.train.steps.update import make_update
+from mainspring.train.trainer import Outcome, lowered_update, shapes_of, train
 
 from .making import DIMS, Desk, small_recipe
 
@@ -104,10 +100,10 @@ def test_training_resumed_from_an_older_snapshot_repeats_its_steps_bit_for_bit(
 
 
 def test_program_lowered_from_shapes_alone_is_the_one_that_trains(views: Views) -> None:
-    mesh, view, signature = make_mesh(), views["train"], Signature(state_dim=DIMS, action_dim=DIMS)
-    with open_loader(view, RECIPE, rank=0, world_size=1).stream(0) as stream:
-        batch = place_batch(mesh, fitted(next(stream), RECIPE.policy))
-    state = initial_state(RECIPE, signature, statistics_of(view, RECIPE), mesh)
+    mesh, sources, signature = make_mesh(), Sources(RECIPE, views["train"]), Signature(state_dim=DIMS, action_dim=DIMS)
+    with sources.loader(rank=0, world_size=1, fit=Fitting(sources)).stream(0) as stream:
+        batch = place_batch(mesh, next(stream))
+    state = initial_state(RECIPE, signature, statistics_of(sources), mesh)
     run = make_update(RECIPE, mesh).lower(state, batch, np.int32(7))
     ahead = lowered_update(RECIPE, signature, shapes_of(batch), jax.devices())
     assert ahead.as_text() == run.as_text()

@@ -16,7 +16,9 @@ from mainspring.train.models.shapes import Signature
 from mainspring.train.policy import unit_statistics
 from mainspring.train.recipe import MeshRecipe, Recipe, changed
 from mainspring.train.state.sharding import make_mesh, place_batch, state_shardings
-from mainspring.train.trainer import TrainState, check_shares, initial_state, lowered_update, make_update
+from mainspring.train.steps.state import TrainState, initial_state
+from mainspring.train.steps.update import make_update
+from mainspring.train.trainer import check_shares, lowered_update
 
 from .making import DIMS, small_recipe
 

@@ -48,7 +48,7 @@ class Meter:
     """
 
     def __init__(self, stopwatch: Callable[[], float]) -> None:
-        self._stopwatch = stopwatch
+        self.stopwatch = stopwatch
         self._lock = threading.Lock()
         self._threads = _Threads()
         self.step = -1  # The newest reported.
@@ -110,15 +110,15 @@ class Meter:
             use: One of `MEASURED`.
         """
         measured = self._threads.measured
-        started_s = self._stopwatch() - measured.seconds
+        started_s = self.stopwatch() - measured.seconds
         try:
             yield
         finally:
-            self.add(use, max(self._stopwatch() - measured.seconds - started_s, 0.0))
+            self.add(use, max(self.stopwatch() - measured.seconds - started_s, 0.0))
 
     def timed(self, iterator: Iterator[Item]) -> Iterator[Item]:
         """Returns the iterator's items; waiting for each counts as `TimeUse.DATA`. For one thread."""
-        stopwatch, measured = self._stopwatch, self._threads.measured
+        stopwatch, measured = self.stopwatch, self._threads.measured
         waited_s = 0.0
         while True:  # As `measure` does, but for what a context costs: this runs every step.
             started_s = stopwatch() - measured.seconds

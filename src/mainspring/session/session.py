@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar, final
 
@@ -91,7 +92,13 @@ class Session:
         self._step = -1  # The newest step begun or reported.
         self._last = -1  # Of those `steps` was asked for.
         self._unsaved = -1  # The newest step that `snapshot_due` found not worth a snapshot.
+        self._newest: wire.RestorePlan | None = None  # Where the newest snapshot lies in the arena.
         self._meter.clear()
+
+    @property
+    def stopwatch(self) -> Callable[[], float]:
+        """Returns the seconds by which the session measures, which never go back."""
+        return self._meter.stopwatch
 
     @property
     def job(self) -> JobId:
@@ -287,7 +294,26 @@ class Session:
                 wire.SnapshotCommit(step=step, offset=slot.offset, shards=layout.shards, state=facts), wire.Done
             )
             self._reporter.wake()
+            here = (
+                replace(shard, file=self._welcome.arena_path, offset=slot.offset + shard.offset)
+                for shard in layout.shards
+            )
+            total = len(layout.shards)
+            self._newest = wire.RestorePlan(step=step, shards=tuple(here), state=facts, source="arena", total=total)
             return True
+
+    def newest_snapshot(self) -> Restored | None:
+        """Returns the newest snapshot that this rank took in its generation, None for none: to go back to.
+
+        It holds this rank's own blocks alone, which are good until the next snapshot.
+
+        Raises:
+            DamagedData: It does not hold together.
+        """
+        if self._line is None or self._newest is None:
+            return None
+        measure = partial(self._meter.measure, TimeUse.RESTORE)
+        return Restored(self._newest, self._line.ask, measure, opened=self._line.open)
 
     def restore(self) -> Restored | None:
         """Returns the state this generation resumes from, or None when it starts fresh. Reads no array yet.
@@ -350,6 +376,23 @@ class Session:
         facts = _checked(values, "keep a result")
         if self._line is not None:
             self._line.ask(wire.ResultReport(values=facts), wire.Done)
+
+    def upset(self, step: int, *, kind: str, answer: str, words: str, to_step: int = -1) -> None:
+        """Tells of a step that went wrong: an event of the job.
+
+        Args:
+            step: It.
+            kind: What went wrong with it: "not_finite", "spike".
+            answer: What is done about it: "skip", "roll_back", "stop".
+            words: What was seen.
+            to_step: The step whose state the run goes back to, -1 for none.
+
+        Raises:
+            Unavailable: The agent is gone.
+        """
+        if self._line is not None:
+            told = wire.UpsetReport(step=step, upset=kind, answer=answer, words=words, to_step=to_step)
+            self._line.ask(told, wire.Done)
 
     def close(self) -> None:
         """Sends the last report and hangs up. May be called again; `join` arranges for it at exit."""

@@ -106,7 +106,7 @@ def policy_from(state: Detail, arrays: Mapping[str, NDArray[Any]]) -> TrainedPol
         return jax.numpy.asarray(array)
 
     used = "weights" if recipe.ema_decay is None else "ema"
-    like = {used: weights, "statistics": unit_statistics(recipe.policy, signature)}
+    like = {used: weights, "statistics": unit_statistics(recipe.policy, signature, recipe.data)}
     tree: dict[str, Any] = jax.tree_util.tree_map_with_path(found, like)
     return TrainedPolicy(recipe=recipe, signature=signature, weights=tree[used], statistics=tree["statistics"])
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from mainspring.data import Batch
 from mainspring.domain.errors import InvalidInput
 from mainspring.train.models.shapes import LanguageRecipe, Policy, Signature, VlaKind, VlaRecipe
+from mainspring.train.robots import ONE_ROBOT, DataRecipe
 
 
 def history_of(policy: Policy) -> int:
@@ -70,13 +71,16 @@ def _words(batch: Batch, policy: LanguageRecipe) -> dict[str, NDArray[Any]]:
     return {"tokens": word_BTA[..., 0].astype(np.int32), "valid": valid_BT}
 
 
-def shapes_fed(policy: Policy, signature: Signature, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
-    """Returns the shapes and types of what `fitted` gives, before there is a view to read: for planning.
+def shapes_fed(
+    policy: Policy, signature: Signature, rows: int, data: DataRecipe = ONE_ROBOT
+) -> dict[str, jax.ShapeDtypeStruct]:
+    """Returns the shapes and types of what a policy sees, before there is a view to read: for planning.
 
     Args:
         policy: Says what the policy sees.
         signature: The data's dimensions.
         rows: Of a batch.
+        data: Says whether it is told tasks, robots and masks.
     """
     struct: Any = jax.ShapeDtypeStruct  # Untyped in JAX.
     if isinstance(policy, LanguageRecipe):
@@ -92,7 +96,12 @@ def shapes_fed(policy: Policy, signature: Signature, rows: int) -> dict[str, jax
     if policy.image is not None:
         edges = (signature.image_views, signature.image_height, signature.image_width, 3)
         shapes["images"] = (edges, np.uint8)
-    if isinstance(policy, VlaRecipe) and policy.kind is VlaKind.PI05:  # Which knows its state from the prompt alone.
+    if len(data.robots) > 1:
+        shapes["robot"] = ((), np.int32)
+    if data.masked and policy.image is not None:
+        shapes["image_valid"] = ((signature.image_views,), np.bool_)
+    # The state of pi0.5 is told in its prompt alone.
+    if isinstance(policy, VlaRecipe) and (policy.kind is VlaKind.PI05 or data.tokenizer):
         shapes["prompt"] = ((policy.prompt_length,), np.int32)
         shapes["prompt_valid"] = ((policy.prompt_length,), np.bool_)
     return {name: struct((rows, *shape), numbers) for name, (shape, numbers) in shapes.items()}

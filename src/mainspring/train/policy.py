@@ -8,7 +8,7 @@ Legend of shape suffixes:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -25,9 +25,12 @@ from mainspring.train.models.gemma import language_model
 from mainspring.train.models.model import Model
 from mainspring.train.models.shapes import ActRecipe, LanguageRecipe, Policy, PolicyRecipe, Signature, VlaRecipe
 from mainspring.train.models.vla import check_prompt, vla_model
+from mainspring.train.robots import ONE_ROBOT, DataRecipe, RobotRecipe
 
 Statistics = dict[str, Any]
+"""By name; `RELATIVE` among them where some actions are learned as they are. Of several robots, an axis more before."""
 
+RELATIVE = "relative"
 GIVEN_LEAST = 1e-6  # What openpi adds to a deviation, and to what lies between two quantiles.
 DEVIATION_MIN = 1e-3  # A dimension that hardly moves must not turn its noise into signal.
 NORMALISED_MAX = 10.0  # Inputs beyond ten deviations are clipped: one broken sensor must not blow up the trunk.
@@ -51,13 +54,14 @@ def model_of(policy: Policy) -> Model:
             return language_model(policy)
 
 
-def signature_of(batch: Arrays, policy: Policy) -> Signature:
+def signature_of(batch: Arrays, policy: Policy, data: DataRecipe = ONE_ROBOT) -> Signature:
     """Returns the signature of the data a batch was drawn from.
 
     Args:
         batch: From `fitted`: `state` [B,S], `actions` [B,T,A]; `images` [B,V,H,W,3], `prompt` [B,P] and `prompt_valid`
             [B,P] where the data has them. Of a language model, anything.
         policy: The policy that is to learn from it.
+        data: Says which actions are absolute.
 
     Raises:
         InvalidInput: The policy wants images, prompts or relative actions that this data cannot give.
@@ -67,13 +71,9 @@ def signature_of(batch: Arrays, policy: Policy) -> Signature:
     if isinstance(policy, VlaRecipe):
         check_prompt(policy, batch)
     state_dim, action_dim = batch["state"].shape[-1], batch["actions"].shape[-1]
-    if policy.relative_actions and state_dim != action_dim:
-        raise InvalidInput(
-            "learn relative actions",
-            got=f"{state_dim} state and {action_dim} action dimensions",
-            wanted="equal dimensions",
-            next_step="set policy.relative_actions to false",
-        )
+    if policy.relative_actions:
+        for robot in data.robots:
+            check_relative(robot, state_dim, action_dim)
     if policy.image is None:
         return Signature(state_dim=state_dim, action_dim=action_dim)
     if "images" not in batch:
@@ -86,7 +86,42 @@ def signature_of(batch: Arrays, policy: Policy) -> Signature:
     )
 
 
-def measure_statistics(batches: Iterable[Arrays], policy: Policy) -> Statistics:
+def check_relative(robot: RobotRecipe, state_dim: int, action_dim: int) -> None:
+    """Checks that a robot's actions can be learned as differences from its states.
+
+    Args:
+        robot: Says which are not.
+        state_dim: Dimensions of its state.
+        action_dim: Dimensions of its action.
+
+    Raises:
+        InvalidInput: An action has no state to be relative to.
+    """
+    without = [dim for dim in range(state_dim, action_dim) if dim not in robot.absolute]
+    if without or (state_dim != action_dim and not robot.absolute):
+        raise InvalidInput(
+            "learn relative actions",
+            on=robot.name,
+            got=f"{state_dim} state and {action_dim} action dimensions",
+            wanted="equal dimensions",
+            next_step="set policy.relative_actions to false, or name those that are not relative in "
+            "data.robots[].absolute",
+        )
+
+
+def relative_A(robot: RobotRecipe, dims: int) -> NDArray[np.float32]:
+    """Returns 1 for each dimension of a robot's actions that is relative to its state, 0 for others.
+
+    Args:
+        robot: Says which are not.
+        dims: How many there are.
+    """
+    return (~np.isin(np.arange(dims), robot.absolute)).astype(np.float32)
+
+
+def measure_statistics(
+    batches: Iterable[Arrays], policy: Policy, relative: NDArray[np.float32] | None = None
+) -> Statistics:
     """Returns the middle and the spread of what the policy sees and of what it learns, in the data's own units.
 
     They are called mean and deviation; a policy of quantiles has the middle between two of them, and half of what lies
@@ -95,19 +130,22 @@ def measure_statistics(batches: Iterable[Arrays], policy: Policy) -> Statistics:
     Args:
         batches: Some batches of numpy arrays; the same ones on every rank.
         policy: Says what the policy sees, and whether actions are learned relative to the state.
+        relative: From `relative_A`, where some are not; kept with the statistics.
     """
     if isinstance(policy, LanguageRecipe):
         return {}
+    kept: Statistics = {} if relative is None else {RELATIVE: relative}
     seen, targets, valids = [], [], []
     for batch in batches:
         seen.append(np.asarray(_state_BK(batch, policy), np.float64))
-        targets.append(np.asarray(batch["actions"] - _origin_BTA(batch, policy), np.float64))
+        targets.append(np.asarray(batch["actions"] - _origin_BTA(batch, policy, kept), np.float64))
         valids.append(np.asarray(batch["valid"], bool))
     seen_BK, target_BTA, valid_BT = np.concatenate(seen), np.concatenate(targets), np.concatenate(valids)
     measure = _between_quantiles if policy.quantiles else _mean_and_deviation
     state = measure(seen_BK[:, None], np.ones((len(seen_BK), 1), bool))[:, 0]
     target = measure(target_BTA, valid_BT)
     return {
+        **kept,
         "state_mean": np.float32(state[0]),
         "state_deviation": np.float32(np.maximum(state[1], DEVIATION_MIN)),
         "target_mean": np.float32(target[0]),
@@ -196,28 +234,69 @@ def _given(numbers: Mapping[str, NDArray[np.float64]], dims: int, on: str, *, qu
     return np.stack([middle, np.maximum(spread, DEVIATION_MIN)]).astype(np.float32)
 
 
-def unit_statistics(policy: Policy, signature: Signature) -> Statistics:
+def unit_statistics(policy: Policy, signature: Signature, data: DataRecipe = ONE_ROBOT) -> Statistics:
     """Returns statistics that change nothing: means of zero and deviations of one.
 
     Args:
         policy: The policy's shape.
         signature: The data's dimensions.
+        data: Of which robots they are.
     """
     if isinstance(policy, LanguageRecipe):
         return {}
     chunk = (policy.horizon, signature.action_dim)
     seen = signature.state_dim * (2 if policy.motion else 1)
-    return {
+    unit = {
         "state_mean": np.zeros(seen, np.float32),
         "state_deviation": np.ones(seen, np.float32),
         "target_mean": np.zeros(chunk, np.float32),
         "target_deviation": np.ones(chunk, np.float32),
     }
+    if policy.relative_actions and data.partly_absolute:
+        unit[RELATIVE] = np.ones(signature.action_dim, np.float32)
+    return of_all_robots([unit] * len(data.robots))
 
 
-def _origin_BTA(batch: Arrays, policy: Policy) -> Any:
+def of_all_robots(statistics: Sequence[Statistics]) -> Statistics:
+    """Returns the statistics of several robots as a batch is normalised by them: each row by those of its `robot`.
+
+    Args:
+        statistics: Of each, in one width; of a single robot they stay as they are.
+    """
+    if len(statistics) == 1:
+        return dict(statistics[0])
+    return {name: np.stack([one[name] for one in statistics]) for name in statistics[0]}
+
+
+def statistics_of_robot(statistics: Statistics, robot: int) -> Statistics:
+    """Returns the statistics of one robot: a policy with them takes batches of it that do not say so.
+
+    Args:
+        statistics: From `of_all_robots`.
+        robot: Its number.
+    """
+    if not statistics or np.ndim(statistics["state_mean"]) == 1:
+        return statistics
+    return {name: numbers[robot] for name, numbers in statistics.items()}
+
+
+def _of_rows(statistics: Statistics, batch: Arrays) -> Statistics:
+    """Returns the statistics of each row's robot."""
+    if not statistics or np.ndim(statistics["state_mean"]) == 1:
+        return statistics
+    return {name: numbers[batch["robot"]] for name, numbers in statistics.items()}
+
+
+def _origin_BTA(batch: Arrays, policy: Policy, statistics: Statistics) -> Any:
     """Returns what the chunk is measured from: the state it starts at, or zero."""
-    return batch["state"][:, None, :] if policy.relative_actions else np.float32(0.0)
+    if not policy.relative_actions:
+        return np.float32(0.0)
+    state_BS, relative = batch["state"], statistics.get(RELATIVE)
+    if relative is None:
+        return state_BS[:, None, :]
+    numbers, dims = np if isinstance(state_BS, np.ndarray) else jnp, relative.shape[-1]
+    state_BA = numbers.pad(state_BS[:, :dims], [(0, 0), (0, max(0, dims - state_BS.shape[-1]))])
+    return (state_BA * relative)[:, None, :]
 
 
 def _state_BK(batch: Arrays, policy: Policy) -> Any:
@@ -270,13 +349,15 @@ def summed_loss(
         statistics: From `measure_statistics`.
         policy: The policy's shape.
         batch: `state` [B,S]; `before` [B,S] if the policy sees motion; `images` [B,V,H,W,3] if it reads them;
-            `prompt` [B,P] and `prompt_valid` [B,P] if it reads others than the recipe's; `actions` [B,T,A], `valid`
-            [B,T]. Of a language model `tokens` [B,T] and `valid` [B,T].
+            `prompt` [B,P] and `prompt_valid` [B,P] if it reads others than the recipe's; `image_valid` [B,V] where
+            views are missing; `robot` [B] where statistics are of several; `actions` [B,T,A], `valid` [B,T]. Of a
+            language model `tokens` [B,T] and `valid` [B,T].
         keys_B: From `row_keys`.
     """
     if isinstance(policy, LanguageRecipe):
         return model_of(policy).loss(weights, batch, keys_B)
-    target_BTA = batch["actions"] - _origin_BTA(batch, policy)
+    statistics = _of_rows(statistics, batch)
+    target_BTA = batch["actions"] - _origin_BTA(batch, policy, statistics)
     target_BTA = (target_BTA - statistics["target_mean"]) / statistics["target_deviation"]
     return model_of(policy).loss(weights, {**_seen(batch, statistics, policy), "actions": target_BTA}, keys_B)
 
@@ -296,8 +377,9 @@ def sample_actions(
     Raises:
         InvalidInput: It is a language model.
     """
+    statistics = _of_rows(statistics, batch)
     chunk_BTA = model_of(policy).sample(weights, _seen(batch, statistics, policy), key)
     chunk_BTA = chunk_BTA[..., : statistics["target_mean"].shape[-1]]  # A model may have more than the robot.
     target_BTA = chunk_BTA * statistics["target_deviation"] + statistics["target_mean"]
-    action_BTA: jax.Array = target_BTA + _origin_BTA(batch, policy)
+    action_BTA: jax.Array = target_BTA + _origin_BTA(batch, policy, statistics)
     return action_BTA

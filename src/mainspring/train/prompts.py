@@ -6,8 +6,10 @@ Source: openpi, `tokenizer.py`: pi0 reads the task and a line end; pi0.5 reads `
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import sentencepiece
@@ -15,9 +17,11 @@ from numpy.typing import NDArray
 
 from mainspring.domain.errors import InvalidInput
 from mainspring.train.models.shapes import VlaKind, VlaRecipe
+from mainspring.train.robots import BYTES
 
 STATE_BINS = 256  # Between -1 and 1.
 _NEEDED = "Task: , State: 0 1 2 3 4 5 6 7 8 9;\nAction: "
+KNOWN_MAX = 100_000  # Prompts of tasks that are kept: some 40 MB; the largest published mixtures have fewer tasks.
 MODEL_BYTES_MAX = 64 << 20  # That of Gemma is 4 MB.
 
 
@@ -34,20 +38,44 @@ class Prompt:
     valid: NDArray[np.bool_]
 
 
-class Tokenizer:
-    """The words of a language model, from a SentencePiece file."""
+class _Bytes:
+    """Words that need no file: a text's bytes. What begins one is a byte that texts do not have."""
 
-    def __init__(self, path: Path, policy: VlaRecipe) -> None:
+    def GetPieceSize(self) -> int:
+        return 256
+
+    def EncodeAsIds(self, texts: str | list[str]) -> Any:
+        return list(texts.encode()) if isinstance(texts, str) else [list(text.encode()) for text in texts]
+
+    def unk_id(self) -> int:
+        return -1
+
+    def bos_id(self) -> int:
+        return 1
+
+
+class Tokenizer:
+    """The words of a language model, from a SentencePiece file; or bytes, for one that learns from nothing.
+
+    What it has made of a task is kept where prompts tell no state: a batch then costs a look for each row.
+    """
+
+    def __init__(self, path: Path | None, policy: VlaRecipe) -> None:
         """Opens a tokenizer for a policy.
 
         Args:
-            path: A SentencePiece model.
+            path: A SentencePiece model, None for bytes.
             policy: The policy that is to read its words.
 
         Raises:
             InvalidInput: The file is none, knows more words than the policy, or lacks some that prompts need.
         """
         self._policy = policy
+        self._known: dict[str, Prompt] = {}
+        if path is None:
+            self._words: Any = _Bytes()
+            self._check(Path(BYTES))
+            return
         self._words = sentencepiece.SentencePieceProcessor()
         try:
             size_bytes = path.stat().st_size
@@ -87,7 +115,35 @@ class Tokenizer:
         Raises:
             InvalidInput: It is longer than the policy's prompts: cut, it would lose the state or the end.
         """
-        tokens = [self._words.bos_id(), *self._tokens(task.strip().replace("_", " ").replace("\n", " "), state)]
+        both = self.prompts([task], state[None])
+        return Prompt(tokens=both.tokens[0], valid=both.valid[0])
+
+    def prompts(self, tasks: Sequence[str], state_BS: NDArray[np.float32]) -> Prompt:
+        """Returns the prompts of a batch, [B,P].
+
+        Args:
+            tasks: What the robot shall do in each row.
+            state_BS: As for `prompt`.
+
+        Raises:
+            InvalidInput: As for `prompt`.
+        """
+        if self._policy.kind is VlaKind.PI05:
+            found = self._made(tasks, state_BS)
+        else:
+            if len(self._known) > KNOWN_MAX:
+                self._known.clear()
+            fresh = [task for task in dict.fromkeys(tasks) if task not in self._known]
+            self._known |= dict(zip(fresh, self._made(fresh, state_BS[: len(fresh)]), strict=True))
+            found = [self._known[task] for task in tasks]
+        return Prompt(tokens=np.stack([one.tokens for one in found]), valid=np.stack([one.valid for one in found]))
+
+    def _made(self, tasks: Sequence[str], state_BS: NDArray[np.float32]) -> list[Prompt]:
+        texts = [task.strip().replace("_", " ").replace("\n", " ") for task in tasks]
+        made = zip(tasks, self._tokens(texts, state_BS), strict=True)
+        return [self._padded(task, [self._words.bos_id(), *tokens]) for task, tokens in made]
+
+    def _padded(self, task: str, tokens: list[int]) -> Prompt:
         most = self._policy.prompt_length
         if len(tokens) > most:
             raise InvalidInput(
@@ -100,11 +156,17 @@ class Tokenizer:
         padding = most - len(tokens)
         return Prompt(tokens=np.asarray([*tokens, *[0] * padding], np.int32), valid=np.arange(most) < len(tokens))
 
-    def _tokens(self, task: str, state: NDArray[np.float32]) -> list[int]:
+    def _tokens(self, texts: list[str], state_BS: NDArray[np.float32]) -> list[list[int]]:
         words = self._words
         match self._policy.kind:
             case VlaKind.PI0:  # Its line end is always a word of its own.
-                return [*words.EncodeAsIds(task), *words.EncodeAsIds("\n")]
+                end = words.EncodeAsIds("\n")
+                return [[*tokens, *end] for tokens in words.EncodeAsIds(texts)]
             case VlaKind.PI05:
-                bins = np.digitize(state, np.linspace(-1, 1, STATE_BINS + 1)[:-1]) - 1
-                return list(words.EncodeAsIds(f"Task: {task}, State: {' '.join(map(str, bins))};\nAction: "))
+                bins = np.digitize(state_BS, np.linspace(-1, 1, STATE_BINS + 1)[:-1]) - 1
+                told = [" ".join(map(str, row)) for row in bins.tolist()]
+                both = zip(texts, told, strict=True)
+                found: list[list[int]] = words.EncodeAsIds(
+                    [f"Task: {task}, State: {state};\nAction: " for task, state in both]
+                )
+                return found

@@ -33,10 +33,22 @@ from mainspring.train.models.shapes import (
     VlaRecipe,
     require,
 )
+from mainspring.train.robots import ONE_ROBOT, DataRecipe
 
 BATCH_SIZE_MAX = 1 << 20
 STEPS_MAX = 100_000_000
 DEVICES_MAX = 1 << 20
+
+
+VLA_LORA = LoraRecipe(  # Source: openpi, `gemma.py`, its ranks.
+    adapters=(
+        AdapterRecipe(stack="language/blocks", rank=16, alpha=16.0),
+        AdapterRecipe(stack="expert/blocks", rank=32, alpha=32.0),
+    ),
+    whole=("(image|action_in|action_out|time_in|time_out|state)/.*",),
+    numbers=FloatKind.BFLOAT16,
+)
+"""Adapters of a VLA; what leads into it and out of it is learned whole."""
 
 
 class OptimizerKind(str, Enum):
@@ -122,8 +134,9 @@ class InitRecipe:
     """Weights that a run begins with, in place of fresh ones.
 
     Args:
-        path: An Orbax folder, a safetensors file or a folder of them, or an `.npz` file; every rank reads it.
-        layout: Whose names its arrays have.
+        path: An Orbax folder, a safetensors file or a folder of them, or an `.npz` file, which every rank reads; or
+            JOB@STEP, a checkpoint of ours, adapters merged, which the training program brings.
+        layout: Whose names its arrays have; None to see by them.
         keep: Our arrays that stay fresh, whatever the checkpoint holds: regular expressions, each of whole paths, such
             as `(expert|action|time|state).*` for a policy that begins with a PaliGemma.
         statistics: What these weights' states and actions were normalised by, to be normalised by again: openpi's
@@ -131,7 +144,7 @@ class InitRecipe:
     """
 
     path: str
-    layout: LayoutName
+    layout: LayoutName | None = None
     keep: tuple[str, ...] = ()
     statistics: str | None = None
 
@@ -165,6 +178,65 @@ class MeshRecipe:
         require("mesh", self, whole_bytes_max=(0, 1 << 40))
 
 
+class Answer(str, Enum):
+    """What is done about a step that went wrong.
+
+    `ignore`: nothing. `skip`: the state stays as it was, and the next batch is taken. `roll_back`: as `skip`, and the
+    state is that of the newest snapshot, from which the batches go on that were not seen yet. `stop`: the run ends.
+    """
+
+    IGNORE = "ignore"
+    SKIP = "skip"
+    ROLL_BACK = "roll_back"
+    STOP = "stop"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardRecipe:
+    """What is done about steps that go wrong; each is an event of the job.
+
+    Args:
+        not_finite: About a loss or a gradient that is no number.
+        spike: About a gradient that is longer than `spike_factor` times what is usual.
+        spike_factor: See `spike`. Usual is the mean of some 100 steps before; in the first 100 there are no spikes.
+        most: Such steps in a row after which the run ends, whatever is done about one.
+    """
+
+    not_finite: Answer = Answer.STOP
+    spike: Answer = Answer.IGNORE
+    spike_factor: float = 10.0
+    most: int = 10
+
+    def __post_init__(self) -> None:
+        """Checks every field.
+
+        Raises:
+            InvalidInput: A field is out of its range.
+        """
+        require("guard", self, spike_factor=(1.0, 1e6), most=(1, 10_000))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOutRecipe:
+    """The loss on episodes that nobody learns from, of each source and of each task.
+
+    Args:
+        every: Steps between two measurements; the last step is measured too.
+        rows: Samples of each task, at most a batch.
+    """
+
+    every: int
+    rows: int = 64
+
+    def __post_init__(self) -> None:
+        """Checks every field.
+
+        Raises:
+            InvalidInput: A field is out of its range.
+        """
+        require("held_out", self, every=(1, STEPS_MAX), rows=(1, BATCH_SIZE_MAX))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """One training run.
@@ -183,6 +255,9 @@ class Recipe:
         ema_decay: Share that a step keeps of the mean weights, which are those in use after training; None for the
             last weights.
         lora: Adapters, which are learned while weights stay as they are; None to learn the weights.
+        data: What is learned from, and how a policy gets it.
+        guard: What is done about steps that go wrong.
+        held_out: When the loss on other episodes is measured, None for never.
     """
 
     name: str
@@ -197,6 +272,9 @@ class Recipe:
     frozen: tuple[str, ...] = ()
     ema_decay: float | None = None
     lora: LoraRecipe | None = None
+    data: DataRecipe = ONE_ROBOT
+    guard: GuardRecipe = GuardRecipe()
+    held_out: HeldOutRecipe | None = None
 
     def __post_init__(self) -> None:
         """Checks every field.
@@ -348,18 +426,7 @@ def pi0_lora_recipe() -> Recipe:
 
     An adapter of attention spans all heads, as in the paper; openpi's has one for each head.
     """
-    return replace(
-        pi0_recipe(),
-        name="pi0_lora",
-        lora=LoraRecipe(
-            adapters=(
-                AdapterRecipe(stack="language/blocks", rank=16, alpha=16.0),
-                AdapterRecipe(stack="expert/blocks", rank=32, alpha=32.0),
-            ),
-            whole=("(image|action_in|action_out|time_in|time_out|state)/.*",),
-            numbers=FloatKind.BFLOAT16,
-        ),
-    )
+    return replace(pi0_recipe(), name="pi0_lora", lora=VLA_LORA)
 
 
 def gemma_2b_recipe() -> Recipe:

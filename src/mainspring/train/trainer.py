@@ -6,83 +6,38 @@ was interrupted and went on from a snapshot ends, on the same number of ranks, w
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
-import optax
-from numpy.typing import NDArray
 
-from mainspring.data import Loader, Sampling, View, gather
-from mainspring.domain.codec import encode
-from mainspring.domain.errors import InvalidInput
-from mainspring.session import Part, Session
+from mainspring.data import View
+from mainspring.data.features import ACTION, STATE
+from mainspring.domain.codec import decode, encode
+from mainspring.domain.errors import InvalidInput, InvalidMessage
+from mainspring.session import Restored, Session
 from mainspring.session.jax_ahead import compile_ahead
 from mainspring.session.jax_state import blocks_of, tree_from
-from mainspring.train.feed import fitted, history_of
-from mainspring.train.layouts.statistics import read_statistics
-from mainspring.train.models.arrays import Weights, flattened, with_given
+from mainspring.train.inputs.fitting import Fitting
+from mainspring.train.inputs.measured import statistics_of
+from mainspring.train.inputs.sources import Source, Sources
 from mainspring.train.models.attention import check_attention
-from mainspring.train.models.shapes import REPLICA, LanguageRecipe, Policy, PolicyRecipe, Signature
-from mainspring.train.policy import (
-    Statistics,
-    measure_statistics,
-    model_of,
-    row_keys,
-    signature_of,
-    statistics_from,
-    summed_loss,
-    unit_statistics,
-)
-from mainspring.train.recipe import Recipe
-from mainspring.train.state.adapters import fresh_adapters, kept_weights, learned_weights, weights_in_use
-from mainspring.train.state.begin import arrays_to_begin_with
-from mainspring.train.state.optimizers import make_optimizer
-from mainspring.train.state.sharding import (
-    BATCH,
-    WHOLE,
-    batch_sharding,
-    batch_shares,
-    is_whole,
-    make_mesh,
-    mean_over_ranks,
-    place_batch,
-    share_of,
-    state_shardings,
-)
+from mainspring.train.models.shapes import PolicyRecipe, Signature
+from mainspring.train.recipe import InitRecipe, Recipe
+from mainspring.train.state.sharding import batch_sharding, batch_shares, make_mesh, place_batch, share_of
+from mainspring.train.steps.guard import Guard
+from mainspring.train.steps.held_out import HeldOut
+from mainspring.train.steps.pace import Pace, tokens_of
+from mainspring.train.steps.state import PARTS, TrainState, abstract_state, initial_state
+from mainspring.train.steps.update import Measures, make_update
 
-STATISTICS_BATCHES = 32  # At the recipes' batch sizes some thousands of chunks: a deviation good to about 1 %.
-PARTS = {  # By the fields of `TrainState`.
-    "weights": Part.WEIGHTS,
-    "adapters": Part.WEIGHTS,
-    "ema": Part.WEIGHTS,
-    "optimizer": Part.OPTIMIZER,
-}
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True, kw_only=True)
-class TrainState:
-    """All that changes in a run, and what was measured at its start: what a snapshot holds.
-
-    Args:
-        ema: Mean weights over the steps, where the recipe wants them; of what is learned alone, where it has adapters.
-        adapters: By path, where the recipe wants them.
-    """
-
-    weights: Weights
-    statistics: Statistics
-    optimizer: Any
-    ema: Weights | None = None
-    adapters: dict[str, jax.Array] | None = None
-
-    def learned(self, recipe: Recipe) -> dict[str, jax.Array]:
-        """Returns what moves, by path."""
-        return {**learned_weights(self.weights, recipe), **(self.adapters or {})}
+MEASURES = ("loss", "gradient_norm", "parameter_norm", "learning_rate")  # Of each step, as they are reported.
+Work = Callable[[Recipe, Signature], Callable[[float], float] | None]
+"""From a recipe and its data's dimensions to what `Pace` takes as `mfu`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,47 +55,115 @@ class Outcome:
     loss: float | None
 
 
-def train(session: Session, recipe: Recipe, view: View, *, facts: Mapping[str, str]) -> Outcome:
+def train(
+    session: Session,
+    recipe: Recipe,
+    view: View | Sequence[Source],
+    *,
+    facts: Mapping[str, str],
+    bring: Callable[[InitRecipe], InitRecipe] = lambda init: init,
+    work: Work = lambda recipe, signature: None,
+) -> Outcome:
     """Trains until the recipe's last step, or until the session asks to leave; leaves snapshots on the way.
 
     Args:
         session: This rank's session; JAX is connected (`jax_distributed.run`).
         recipe: What to learn, and how.
-        view: What to learn from.
+        view: What to learn from: a view, or the sources that the recipe names.
         facts: Kept with every snapshot, beside what is needed to use the policy.
+        bring: Brings the weights that the recipe begins with to where they can be read, when they are wanted.
+        work: Knows what the chips can do, so that steps are told by it.
 
     Raises:
-        InvalidInput: The recipe does not fit the view or the number of devices.
+        InvalidInput: The recipe does not fit the data or the number of devices; or a step went wrong, and the recipe
+            says to stop.
     """
     mesh = make_mesh(recipe.mesh)
     check_shares(recipe, mesh)
     share = share_of(mesh)
-    loader = open_loader(view, recipe, rank=share.rank, world_size=share.world_size)
-    signature = signature_of(_looked_at(view, np.arange(1), recipe.policy), recipe.policy)
-    restored = session.restore()
+    sources = Sources(recipe, view)
+    signature = sources.signature
+    Fitting(sources).check_tasks()
+    restored = own_state(session.restore(), recipe)
     if restored is None:
-        start, state = 0, initial_state(recipe, signature, _statistics(view, recipe, signature), mesh)
+        begun = recipe if recipe.init is None else replace(recipe, init=bring(recipe.init))
+        start, state = 0, initial_state(begun, signature, statistics_of(sources, begun.init), mesh)
     else:
         start, state = restored.step, tree_from(restored, abstract_state(recipe, signature, mesh))
-    facts = {**facts, "recipe": encode(recipe).decode(), "signature": encode(signature).decode()}
-    update = make_update(recipe, mesh)
+    facts = {**facts, **described(recipe, sources)}
+    fitting = Fitting(sources, jax.tree.map(np.asarray, state.statistics))
+    loader = sources.loader(rank=share.rank, world_size=share.world_size, fit=fitting)
+    update, held_out = make_update(recipe, mesh), HeldOut(sources, fitting, mesh, share)
+    guard = Guard(recipe.guard, restored)
+    pace = Pace(session.stopwatch, tokens=tokens_of(recipe, signature), mfu=work(recipe, signature))
     step = start
-    loss: jax.Array | None = None  # Of the step before: reading it leaves one step under way.
+    under_way: jax.Array | None = None  # Measures of the step before: reading them leaves one step under way.
+    loss: float | None = None
+
+    def finish(step: int, array: jax.Array) -> TrainState | None:
+        """Reports a step that is over; returns the state to go back to, where it went wrong and that is wanted."""
+        nonlocal loss
+        measures = Measures.of(np.asarray(array))
+        loss = measures.loss
+        shown = {name: getattr(measures, name) for name in MEASURES}
+        session.report(step, {**shown, **pace.measures(), "steps": recipe.steps})
+        upset = guard.judged(session, step, measures)
+        if upset is None or upset.back is None:
+            return None
+        return tree_from(upset.back, abstract_state(recipe, signature, mesh))
+
     with loader.stream(start) as stream:
-        batches = session.timed(stream)
+        batches = pace.timed(session.timed(stream))
         for step in session.steps(start, recipe.steps):
-            batch = place_batch(mesh, fitted(next(batches), recipe.policy))
+            batch = place_batch(mesh, next(batches))
             state, newest = update(state, batch, np.int32(step))
-            if loss is None:
+            if under_way is not None:
+                state = finish(step - 1, under_way) or state
+            elif step == start + 1:
                 compile_ahead(session, partial(lowered_update, recipe, signature, shapes_of(batch)))
-            else:
-                session.report(step - 1, {"loss": float(loss), "steps": recipe.steps})
-            loss = newest
+            under_way = newest
             if session.snapshot_due(step):
+                state, under_way = finish(step, newest) or state, None  # What went wrong is in no snapshot.
                 session.snapshot(step, blocks_of(state, session, PARTS), facts)
-    if loss is not None:
-        session.report(step, {"loss": float(loss), "steps": recipe.steps})
-    return Outcome(state=state, step=step, loss=None if loss is None else float(loss))
+            if held_out.due(step):
+                session.report(step, held_out.measures(state))
+                pace.rest()
+    if under_way is not None:
+        state = finish(step, under_way) or state
+    return Outcome(state=state, step=step, loss=loss)
+
+
+def own_state(restored: Restored | None, recipe: Recipe) -> Restored | None:
+    """Returns what a session restores where it is the run's own; None for a checkpoint that its weights come from.
+
+    Args:
+        restored: From the session.
+        recipe: Of the run; its `init` is that of each of its own snapshots.
+    """
+    if restored is None or recipe.init is None:
+        return restored
+    try:
+        theirs = decode(Recipe, str(restored.state.get("recipe", "")).encode())
+    except (InvalidMessage, InvalidInput):  # Somebody else's checkpoint.
+        return None
+    return restored if theirs.init == recipe.init else None
+
+
+def described(recipe: Recipe, sources: Sources) -> dict[str, str]:
+    """Returns what is kept beside a policy's arrays, to use it: its recipe, the data's dimensions, its robots'.
+
+    Args:
+        recipe: What is learned.
+        sources: What from.
+    """
+    described = {"recipe": encode(recipe).decode(), "signature": encode(sources.signature).decode()}
+    if len(recipe.data.robots) == 1 and recipe.data.robots[0].cameras is None:
+        return described
+    robots = {
+        one.kind.name: {"state": one.dims(STATE), "action": one.dims(ACTION), "cameras": one.cameras}
+        for one in sources.opened
+    }
+    return {**described, "robots": json.dumps(robots)}
 
 
 def check_shares(recipe: Recipe, mesh: jax.sharding.Mesh) -> None:
@@ -176,110 +199,6 @@ def check_shares(recipe: Recipe, mesh: jax.sharding.Mesh) -> None:
         check_attention(recipe.policy.compute.attention, platform, sequence=recipe.mesh.sequence)
 
 
-def open_loader(view: View, recipe: Recipe, *, rank: int, world_size: int) -> Loader:
-    """Returns a rank's share of the recipe's batches.
-
-    Args:
-        recipe: Says how much, and in which order.
-
-    Raises:
-        InvalidInput: The batch cannot be shared equally.
-    """
-    sampling = Sampling(
-        batch_size=recipe.batch_size,
-        seed=recipe.seed,
-        horizon=recipe.policy.horizon,
-        history=history_of(recipe.policy),
-    )
-    return Loader(view, sampling, rank=rank, world_size=world_size)
-
-
-def statistics_of(view: View, recipe: Recipe) -> Statistics:
-    """Returns the statistics of a sample of a view, none of words; every rank reads the same one.
-
-    Args:
-        recipe: Says what the policy learns.
-    """
-    if isinstance(recipe.policy, LanguageRecipe):
-        return {}
-    loader = open_loader(view, recipe, rank=0, world_size=1)
-    policy = replace(recipe.policy, image=None)  # Pixels have no statistics here; theirs would cost decoding.
-    sample = (_looked_at(view, loader.rows(step), policy) for step in range(STATISTICS_BATCHES))
-    return measure_statistics(sample, policy)
-
-
-def _statistics(view: View, recipe: Recipe, signature: Signature) -> Statistics:
-    if recipe.init is None or recipe.init.statistics is None:
-        return statistics_of(view, recipe)
-    return statistics_from(read_statistics(Path(recipe.init.statistics)), recipe.policy, signature)
-
-
-def _looked_at(view: View, rows: NDArray[np.int64], policy: Policy) -> dict[str, NDArray[Any]]:
-    return fitted(gather(view, rows, horizon=policy.horizon, history=history_of(policy)), policy)
-
-
-def initial_state(recipe: Recipe, signature: Signature, statistics: Statistics, mesh: jax.sharding.Mesh) -> TrainState:
-    """Returns the state before the first step, the same on every rank: fresh, or with the weights that were given.
-
-    Args:
-        recipe: What to learn, and how.
-        signature: The data's dimensions.
-        mesh: Where the state lives.
-
-    Raises:
-        NotFound: There are no weights where the recipe says.
-        InvalidInput: They are of another model.
-        DamagedData: Their bytes are not what they should be.
-        Unavailable: They cannot be reached.
-    """
-    given: dict[str, jax.Array] = {}
-    if recipe.init is not None:
-        shapes = flattened(abstract_state(recipe, signature, mesh).weights)
-        for path, array in arrays_to_begin_with(recipe.init, recipe.policy, shapes).items():
-            kept = array.astype(shapes[path].dtype, copy=False)
-            given[path] = jax.make_array_from_callback(kept.shape, shapes[path].sharding, kept.__getitem__)
-    places = jax.tree.map(lambda leaf: leaf.sharding, abstract_state(recipe, signature, mesh))
-    fresh = jax.jit(_fresh_state(recipe, signature), out_shardings=places, donate_argnums=1)
-    with jax.sharding.set_mesh(mesh):
-        state: TrainState = fresh(statistics, given)
-    return state
-
-
-def abstract_state(recipe: Recipe, signature: Signature, mesh: jax.sharding.Mesh) -> TrainState:
-    """Returns the shapes, types and places of the state's arrays.
-
-    Args:
-        recipe: What to learn, and how.
-        signature: The data's dimensions.
-        mesh: Where the state lives.
-
-    Raises:
-        InvalidInput: The mesh does not divide the weights.
-    """
-    shapes = jax.eval_shape(_fresh_state(recipe, signature), unit_statistics(recipe.policy, signature), {})
-    struct: Any = jax.ShapeDtypeStruct  # Untyped in JAX.
-    state: TrainState = jax.tree.map(
-        lambda leaf, place: struct(leaf.shape, leaf.dtype, sharding=place),
-        shapes,
-        state_shardings(shapes, mesh, recipe.mesh),
-    )
-    return state
-
-
-def _fresh_state(recipe: Recipe, signature: Signature) -> Callable[[Statistics, Mapping[str, jax.Array]], TrainState]:
-    def fresh(statistics: Statistics, given: Mapping[str, jax.Array]) -> TrainState:
-        weights = model_of(recipe.policy).initial_weights(jax.random.key(recipe.seed), signature)
-        adapters = fresh_adapters(weights, recipe)
-        weights = with_given(kept_weights(weights, recipe), given)  # Nobody draws what is replaced: XLA drops it.
-        begun = TrainState(weights=weights, statistics=statistics, optimizer=None, adapters=adapters)
-        learned = begun.learned(recipe)
-        optimizer = make_optimizer(recipe.optimizer, recipe.steps).init(learned)
-        ema = None if recipe.ema_decay is None else weights if recipe.lora is None else learned
-        return replace(begun, optimizer=optimizer, ema=ema)
-
-    return fresh
-
-
 def lowered_update(
     recipe: Recipe, signature: Signature, batch: Mapping[str, jax.ShapeDtypeStruct], devices: Sequence[jax.Device]
 ) -> jax.stages.Lowered:
@@ -305,86 +224,3 @@ def shapes_of(batch: Mapping[str, jax.Array]) -> dict[str, jax.ShapeDtypeStruct]
     """Returns the shapes and types of a global batch, without its places."""
     struct: Any = jax.ShapeDtypeStruct  # Untyped in JAX.
     return {name: struct(array.shape, array.dtype) for name, array in batch.items()}
-
-
-def make_update(recipe: Recipe, mesh: jax.sharding.Mesh) -> jax.stages.Wrapped:
-    """Returns the compiled function of one step: (state, global batch, step) -> (state, loss); the state is donated.
-
-    Args:
-        recipe: What to learn, and how.
-        mesh: Where state and batch live.
-    """
-    optimizer = make_optimizer(recipe.optimizer, recipe.steps)
-    sums_of = _over_ranks(recipe, mesh) if is_whole(mesh) else partial(_sums, recipe, 0)
-
-    def update(state: TrainState, batch: Mapping[str, jax.Array], step: jax.Array) -> Any:
-        learned = state.learned(recipe)
-        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-            sums = sums_of(learned, state.weights, state.statistics, batch, step)
-        gradient, loss = jax.tree.map(
-            lambda array: array / jax.numpy.maximum(sums.steps, 1.0), (sums.gradient, sums.loss)
-        )
-        changes, moved = optimizer.update(gradient, state.optimizer, learned)
-        learned = optax.apply_updates(learned, changes)
-        adapters = None if state.adapters is None else {path: learned[path] for path in state.adapters}
-        weights = with_given(state.weights, {path: learned[path] for path in learned if path not in (adapters or {})})
-        ema = None
-        if recipe.ema_decay is not None:
-            newest = weights if recipe.lora is None else learned
-            ema = optax.incremental_update(newest, state.ema, 1.0 - recipe.ema_decay)
-        after = replace(state, weights=weights, adapters=adapters, optimizer=moved, ema=ema)
-        place: Any = jax.lax.with_sharding_constraint
-        return place(after, state_shardings(after, mesh, recipe.mesh)), loss
-
-    return jax.jit(update, donate_argnums=0)
-
-
-class _Sums(NamedTuple):
-    """Of some rows of a batch, over their valid steps."""
-
-    gradient: dict[str, jax.Array]
-    loss: jax.Array
-    steps: jax.Array
-
-
-def _sums(
-    recipe: Recipe,
-    first: Any,
-    learned: dict[str, jax.Array],
-    weights: Weights,
-    statistics: Statistics,
-    batch: Mapping[str, jax.Array],
-    step: jax.Array,
-) -> _Sums:
-    """Returns the sums of a batch whose first row is row `first` of the step's, in as many parts as the recipe says."""
-    key = jax.random.fold_in(jax.random.key(recipe.seed), step)
-    rows = {**batch, "row": first + jax.numpy.arange(len(batch["valid"]))}
-
-    def summed(learned: dict[str, jax.Array], rows: Mapping[str, jax.Array]) -> jax.Array:
-        keys = row_keys(key, rows["row"])
-        return summed_loss(weights_in_use(weights, learned, recipe.lora), statistics, recipe.policy, rows, keys)
-
-    def part(rows: Mapping[str, jax.Array]) -> _Sums:
-        loss, gradient = jax.value_and_grad(summed)(learned, rows)
-        return _Sums(gradient, loss, rows["valid"].sum().astype(loss.dtype))
-
-    if recipe.accumulate == 1:
-        return part(rows)
-    # Each device takes every so many'th of its own rows, so none of them travels.
-    parts = jax.tree.map(lambda array: array.reshape(-1, recipe.accumulate, *array.shape[1:]).swapaxes(0, 1), rows)
-    zero = jax.tree.map(lambda like: jax.numpy.zeros(like.shape, like.dtype), jax.eval_shape(part, rows))
-    add: Any = lambda sums, rows: (jax.tree.map(jax.numpy.add, sums, part(rows)), None)  # noqa: E731
-    sums, _ = jax.lax.scan(add, zero, parts)
-    return _Sums(*sums)
-
-
-def _over_ranks(recipe: Recipe, mesh: jax.sharding.Mesh) -> Callable[..., _Sums]:
-    """Returns `_sums` where every device holds the whole state: each its rows, and all sums in one message."""
-
-    def local(learned: Any, weights: Weights, statistics: Statistics, batch: Mapping[str, jax.Array], step: Any) -> Any:
-        first = jax.lax.axis_index(REPLICA) * len(batch["valid"])
-        return mean_over_ranks(_sums(recipe, first, learned, weights, statistics, batch, step), mesh)
-
-    places = (WHOLE, WHOLE, WHOLE, BATCH, WHOLE)
-    over: Callable[..., _Sums] = jax.shard_map(local, mesh=mesh, in_specs=places, out_specs=WHOLE, check_vma=False)
-    return over

@@ -18,7 +18,7 @@ from mainspring.train.models.vla import fresh_vla
 from mainspring.train.policy import unit_statistics
 from mainspring.train.recipe import InitRecipe, LayoutName, recipe_named
 from mainspring.train.state.sharding import make_mesh
-from mainspring.train.trainer import initial_state
+from mainspring.train.steps.state import initial_state
 from tests.train.models.plain import small_params
 from tests.train.models.test_vla import small
 

@@ -16,7 +16,7 @@ from mainspring.train.plan.figures import FiguresFrom
 from mainspring.train.plan.targets import parsed_target
 from mainspring.train.recipe import MeshRecipe, OptimizerKind, Recipe, changed, recipe_named
 from mainspring.train.state.sharding import make_mesh
-from mainspring.train.trainer import abstract_state
+from mainspring.train.steps.state import abstract_state
 
 ARM = Signature(state_dim=14, action_dim=14)
 EYES = Signature(state_dim=14, action_dim=14, image_views=3, image_height=224, image_width=224)

@@ -41,6 +41,7 @@ VERBS = {
     "web": "people.web",
     **{name: "jobs" for name in _OWN if not name.startswith("_")},
     **dict.fromkeys(("backup", "restore"), "store"),
+    "train": "training.train",
     **dict.fromkeys(("pause", "resume", "requeue", "priority", "resize", "drain", "undrain"), "steering"),
 }
 # Groups of verbs, the modules whose `app` they are, and their help.

@@ -14,11 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from mainspring.app.base.home import Home
-from mainspring.app.sdk.recipes import SIGNATURE_FORM, find_recipe, signature_for
+from mainspring.app.sdk.recipes import SIGNATURE_FORM, signature_for
 from mainspring.domain.errors import InvalidInput, InvalidSpec, MainspringError
 from mainspring.domain.hardware.chips import published_memory_gib
 from mainspring.domain.job import JobSpec, Option
 from mainspring.train.models.shapes import LanguageRecipe
+from mainspring.train.naming import find_recipe
 from mainspring.train.plan.analytic import analytic_figures
 from mainspring.train.plan.chips import ALIASES, GIB, figures_of
 from mainspring.train.plan.compiled import kept_figures

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from mainspring.data.features import ACTION
 from mainspring.data.loader.decoding import IMAGES, Layout, frame_shape
@@ -13,7 +17,14 @@ from mainspring.data.views.view import View
 
 
 def gather(
-    view: View, rows: Integers, *, horizon: int, history: int = 1, image_history: int = 1, layout: Layout = "rgb"
+    view: View,
+    rows: Integers,
+    *,
+    horizon: int,
+    history: int = 1,
+    image_history: int = 1,
+    layout: Layout = "rgb",
+    cameras: Sequence[str] | None = None,
 ) -> Batch:
     """Returns rows of a view as a batch, for a look: each frame costs the decoding of its group up to it.
 
@@ -24,16 +35,18 @@ def gather(
         history: See `columns_of`.
         image_history: See `columns_of`.
         layout: As what frames are decoded: [B, V, H, W, 3], or [B, V, H*3/2, W].
+        cameras: See `loader.Component`.
     """
-    batch = columns_of(view, rows, horizon=horizon, history=history, image_history=image_history)
-    if not view.has_packets:
+    slots = view.cameras if cameras is None else tuple(cameras)
+    batch = columns_of(view, rows, horizon=horizon, history=history, image_history=image_history, cameras=slots)
+    if not view.has_packets or not slots:
         return batch
-    images = np.empty((len(rows), *images_shape(view, layout, image_history)), np.uint8)
+    images = np.zeros((len(rows), *images_shape(view, layout, image_history, len(slots))), np.uint8)
     shown = history_rows(view, rows, image_history).ravel()
-    places = images.reshape(len(shown), len(view.cameras), *frame_shape(view.manifest.recipe.image_size, layout))
+    places = images.reshape(len(shown), len(slots), *frame_shape(view.manifest.recipe.image_size, layout))
     decoder = GopDecoder()
     for place, (row, phase) in enumerate(zip(shown.tolist(), view.phases(shown).tolist(), strict=True)):
-        for camera, name in enumerate(view.cameras):
+        for camera, name in ((camera, name) for camera, name in enumerate(slots) if name):
             decoder.decode(
                 view.packets(name, row - phase, phase + 1),
                 [*[None] * phase, places[place, camera]],
@@ -42,16 +55,17 @@ def gather(
     return {**batch, IMAGES: images}
 
 
-def images_shape(view: View, layout: Layout, image_history: int) -> tuple[int, ...]:
+def images_shape(view: View, layout: Layout, image_history: int, cameras: int) -> tuple[int, ...]:
     """Returns the shape of a sample's images: [V, ...], or [K, V, ...] with a history of K moments.
 
     Args:
         view: An open view.
         layout: As what frames are decoded.
         image_history: Moments a sample.
+        cameras: Images a moment.
     """
     moments = (image_history,) if image_history > 1 else ()
-    return (*moments, len(view.cameras), *frame_shape(view.manifest.recipe.image_size, layout))
+    return (*moments, cameras, *frame_shape(view.manifest.recipe.image_size, layout))
 
 
 def history_rows(view: View, rows: Integers, history: int) -> Integers:
@@ -67,7 +81,15 @@ def history_rows(view: View, rows: Integers, history: int) -> Integers:
     return back
 
 
-def columns_of(view: View, rows: Integers, *, horizon: int, history: int = 1, image_history: int = 1) -> Batch:
+def columns_of(
+    view: View,
+    rows: Integers,
+    *,
+    horizon: int,
+    history: int = 1,
+    image_history: int = 1,
+    cameras: Sequence[str] | None = None,
+) -> Batch:
     """Returns what need not be decoded of rows of a view, B of them.
 
     state [B, S] float32, and every other column but the action under its name; with a history of K steps [B, K, S],
@@ -81,6 +103,7 @@ def columns_of(view: View, rows: Integers, *, horizon: int, history: int = 1, im
         horizon: Actions a row.
         history: Steps a row, its own included.
         image_history: Moments of images a row, its own included.
+        cameras: See `loader.Component`.
     """
     ends = view.episode_ends[view.episode_of(rows)][:, None]
     ahead = rows[:, None] + np.arange(horizon)
@@ -90,6 +113,18 @@ def columns_of(view: View, rows: Integers, *, horizon: int, history: int = 1, im
     if ACTION in names:
         batch["actions"] = view.take(ACTION, np.minimum(ahead, ends - 1))
         batch["valid"] = ahead < ends
-    if view.has_images:
-        batch[IMAGES] = view.take(IMAGES, history_rows(view, rows, image_history) if image_history > 1 else rows)
+    if view.has_images and cameras != ():
+        images = view.take(IMAGES, history_rows(view, rows, image_history) if image_history > 1 else rows)
+        batch[IMAGES] = images if cameras in (None, view.cameras) else _chosen(images, view.cameras, cameras)
     return batch
+
+
+def _chosen(images: NDArray[Any], have: Sequence[str], cameras: Sequence[str] | None) -> NDArray[Any]:
+    """Returns the images [..., V, H, W, 3] of some cameras, black where there is none."""
+    assert cameras is not None
+    *lead, _, height, width, colours = images.shape
+    chosen = np.zeros((*lead, len(cameras), height, width, colours), images.dtype)
+    for place, name in enumerate(cameras):
+        if name:
+            chosen[..., place, :, :, :] = images[..., have.index(name), :, :, :]
+    return chosen

@@ -18,8 +18,8 @@ from blake3 import blake3
 
 from mainspring.data.loader.batches import columns_of
 from mainspring.data.loader.decoding import Layout
-from mainspring.data.loader.making import Pictures, RingMaker, Share
-from mainspring.data.loader.order import LANES, Blocks, Integers, Order, Runs
+from mainspring.data.loader.making import Pictures, RingMaker, Share, Shown
+from mainspring.data.loader.order import LANES, Blocks, Integers, Order, Runs, Samples
 from mainspring.data.loader.ring import Batch
 from mainspring.data.loader.stream import BatchStream
 from mainspring.data.views.view import View
@@ -31,6 +31,8 @@ HORIZON_MAX = 4_096
 WORKERS_MAX = 256
 
 Shuffle: TypeAlias = Literal["blocks", "global"]
+Fit: TypeAlias = Callable[[int, Integers, Batch], Batch]
+"""From a component's number, rows of its view, and what need not be decoded of them, to what a sample has of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +86,8 @@ class Component:
         view: It.
         weight: How often a sample is of it; any scale, the same for all of the mixture.
         keep: Ids of the episodes to read; None for all. The order is over what is kept: a filter costs nothing later.
+        cameras: The camera whose images stand at each place of a sample's, "" for none, which is black; None for all of
+            the view in its order, () for no images: then nothing is decoded.
 
     Raises:
         InvalidInput: The view has none of these episodes.
@@ -92,6 +96,30 @@ class Component:
     view: View
     weight: float = 1.0
     keep: tuple[EpisodeId, ...] | None = None
+    cameras: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        """Checks that the view has these cameras.
+
+        Raises:
+            InvalidInput: It lacks one.
+        """
+        have = self.view.cameras if self.view.has_packets or self.view.has_images else ()
+        lacking = [name for name in self.cameras or () if name and name not in have]
+        if lacking:
+            raise InvalidInput(
+                "find a camera",
+                on=self.view.manifest.id,
+                got=", ".join(lacking)[:200],
+                wanted=f"one of {', '.join(have)}"[:400] if have else "a view with images",
+            )
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """Returns the camera at each place of a sample's images, "" for none."""
+        if self.cameras is not None:
+            return self.cameras
+        return self.view.cameras if self.view.has_packets or self.view.has_images else ()
 
     @property
     def name(self) -> str:
@@ -115,11 +143,14 @@ class Loader:
     """Batches of a split of a view, or of a mixture, for one rank.
 
     Args:
-        source: A view, or the components of a mixture: views of the same features and groups of pictures.
+        source: A view, or the components of a mixture: views of the same features and groups of pictures; with `fit`,
+            of any features.
         sampling: What a sample is, and the order.
         rank: Which share this is.
         world_size: How many shares there are.
         workers: Processes that decode; 0 decodes in a thread. Of no influence on the batches.
+        fit: Makes of a component's columns what samples have in their place, alike for all components; called in the
+            stream's thread.
 
     Raises:
         InvalidInput: A number is out of its range, or the components differ.
@@ -133,6 +164,7 @@ class Loader:
         rank: int = 0,
         world_size: int = 1,
         workers: int = 0,
+        fit: Fit | None = None,
     ) -> None:
         if not 0 <= rank < world_size or sampling.batch_size % world_size or not 0 <= workers <= WORKERS_MAX:
             raise InvalidInput(
@@ -142,7 +174,8 @@ class Loader:
             )
         components = (Component(view=source),) if isinstance(source, View) else tuple(source)
         self._views = tuple(component.view for component in components)
-        _check_alike(self._views)
+        self._cameras = tuple(component.slots for component in components)
+        _check_alike(components, fitted=fit is not None)
         size = self._views[0].gop if sampling.shuffle == "blocks" else 1
         self._order = Order(
             [Blocks(component.runs(), size) for component in components],
@@ -154,6 +187,7 @@ class Loader:
         self._sampling = sampling
         self._share = Share(rank=rank, world_size=world_size, samples=sampling.batch_size // world_size)
         self._workers = workers
+        self._fit = fit
 
     def rows(self, step: int) -> Integers:
         """Returns the row numbers of this rank's share of a step, each in its component's view.
@@ -161,7 +195,15 @@ class Loader:
         Args:
             step: From 0; any step, in any order.
         """
-        return self._order.samples(self._share.positions(step)).row
+        return self.samples(step).row
+
+    def samples(self, step: int) -> Samples:
+        """Returns which samples this rank's share of a step has: the component and the row of each.
+
+        Args:
+            step: From 0; any step, in any order.
+        """
+        return self._order.samples(self._share.positions(step))
 
     def batch(self, step: int) -> Batch:
         """Returns this rank's share of a step, made for it alone: for a look, not for training.
@@ -183,19 +225,22 @@ class Loader:
 
     def _maker(self, start_step: int) -> Callable[[], RingMaker]:
         # Not a method of the stream's: what is bound here must not keep a stream alive.
-        views, order, share, sampling, workers = self._views, self._order, self._share, self._sampling, self._workers
+        views, cameras, fit = self._views, self._cameras, self._fit
+        order, share, sampling, workers = self._order, self._share, self._sampling, self._workers
 
         def columns(component: int, rows: Integers) -> Batch:
-            return columns_of(
+            batch = columns_of(
                 views[component],
                 rows,
                 horizon=sampling.horizon,
                 history=sampling.history,
                 image_history=sampling.image_history,
+                cameras=cameras[component],
             )
+            return batch if fit is None else fit(component, rows, batch)
 
         return lambda: RingMaker(
-            views,
+            [Shown(view=view, cameras=slots) for view, slots in zip(views, cameras, strict=True)],
             order,
             share,
             columns,
@@ -204,18 +249,23 @@ class Loader:
         )
 
 
-def _check_alike(views: Sequence[View]) -> None:
-    if not views:
+def _check_alike(components: Sequence[Component], *, fitted: bool) -> None:
+    if not components:
         raise InvalidInput("mix views", got="none", wanted="at least one")
-    first = views[0]
-    for view in views:
-        if (got := _shapes(view)) != (wanted := _shapes(first)):
+    for component in components:
+        if (got := _shapes(component, fitted=fitted)) != (wanted := _shapes(components[0], fitted=fitted)):
             raise InvalidInput(
-                "mix views", on=view.manifest.id, got=got, wanted=wanted, next_step="make their views by one recipe"
+                "mix views",
+                on=component.view.manifest.id,
+                got=got,
+                wanted=wanted,
+                next_step="make their views by one recipe",
             )
 
 
-def _shapes(view: View) -> str:
-    columns = ", ".join(f"{column.name} {len(column.names)}" for column in view.manifest.features.columns)
+def _shapes(component: Component, *, fitted: bool) -> str:
+    view = component.view
+    columns = "" if fitted else ", ".join(f"{one.name} {len(one.names)}" for one in view.manifest.features.columns)
     recipe = view.manifest.recipe
-    return f"{columns}, {len(view.cameras)} cameras of {recipe.image_size} ({recipe.codec}), groups of {view.gop}"
+    images = f"{len(component.slots)} cameras of {recipe.image_size} ({recipe.codec})" if component.slots else "none"
+    return f"{columns or 'columns'}, {images}, groups of {view.gop}"

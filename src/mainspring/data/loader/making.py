@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -48,6 +48,14 @@ class Share:
         return np.arange(first, first + self.samples, dtype=np.int64) * self.world_size + self.rank
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Shown:
+    """A component, and the camera at each place of its samples' images, "" for none."""
+
+    view: View
+    cameras: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pictures:
     """What of a sample is decoded, and by whom.
@@ -67,7 +75,7 @@ class RingMaker:
     """Makes batches from a step on. See `stream.Maker`.
 
     Args:
-        views: The components.
+        shown: The components.
         order: Which samples come when.
         share: Which of them are this rank's.
         columns: Gathers what need not be decoded, of rows of a component.
@@ -77,7 +85,7 @@ class RingMaker:
 
     def __init__(
         self,
-        views: Sequence[View],
+        shown: Sequence[Shown],
         order: Order,
         share: Share,
         columns: Columns,
@@ -91,17 +99,23 @@ class RingMaker:
             for name, array in columns(0, np.zeros(1, np.int64)).items()
         }
         capacity = AHEAD + HOLD + 1
-        video = views[0].has_packets
+        view, cameras = shown[0].view, len(shown[0].cameras)
+        video = view.has_packets and cameras > 0
+        self._moments: tuple[slice, ...] = ()
+        self._black: list[list[int]] = [[] for _ in shown]  # Of each component, the places that no camera fills.
         if video:
-            fields[IMAGES] = Field(shape=images_shape(views[0], pictures.pixels, pictures.moments), dtype="|u1")
+            self._moments = (slice(None),) * (pictures.moments > 1)
+            self._black = [[place for place, name in enumerate(one.cameras) if not name] for one in shown]
+            shape = images_shape(view, pictures.pixels, pictures.moments, cameras)
+            fields[IMAGES] = Field(shape=shape, dtype="|u1")
             capacity += -(-2 * order.lanes * order.block_size // (share.world_size * share.samples)) + 1
         self._ring = Ring(fields, capacity * share.samples, alone=not pictures.workers)
         self._frames: _Frames | None = None
         if video:
-            frame = frame_shape(views[0].manifest.recipe.image_size, pictures.pixels)
+            frame = frame_shape(view.manifest.recipe.image_size, pictures.pixels)
             some = pictures.workers and Processes(self._ring, fields, frame, pictures.workers)
             bundles = _Bundles(
-                views,
+                shown,
                 order,
                 share,
                 first=start_step * share.samples,
@@ -147,6 +161,9 @@ class RingMaker:
             here = np.flatnonzero(samples.component == component)
             for name, values in self._columns(int(component), samples.row[here]).items():
                 out[name][here] = values
+            for place in self._black[int(component)]:
+                black: tuple[Any, ...] = (here, *self._moments, place)
+                out[IMAGES][black] = 0
 
     def _samples(self, step: int) -> Samples:
         """Returns a step's samples; those of several are found at once, which costs little more than one's."""
@@ -208,10 +225,11 @@ class _Bundles:
     """What decoders are given of each round: this rank's own groups of pictures, from its `first` sample on."""
 
     def __init__(
-        self, views: Sequence[View], order: Order, share: Share, *, first: int, moments: int, slots: int
+        self, shown: Sequence[Shown], order: Order, share: Share, *, first: int, moments: int, slots: int
     ) -> None:
         self.first, self.rows = first, order.lanes * order.block_size
-        self._views, self._order, self._share, self._moments, self._slots = views, order, share, moments, slots
+        self._shown, self._order, self._share, self._moments, self._slots = shown, order, share, moments, slots
+        self._seen = np.asarray([any(one.cameras) for one in shown])
 
     def of(self, number: int) -> Iterator[Bundle]:
         """Yields a round's groups with their packets, but for what other ranks own or came before the start."""
@@ -222,14 +240,18 @@ class _Bundles:
         own = (position % share.world_size == share.rank) & (sample >= self.first)
         lane, turn, slot = lane[own], turn[own], sample[own] % self._slots
         samples = self._order.samples_of(number * lanes + lane, turn)
+        if not self._seen.all():
+            seen = self._seen[samples.component]
+            samples = Samples(component=samples.component[seen], row=samples.row[seen])
+            lane, slot = lane[seen], slot[seen]
         bundle = np.repeat(lane // BUNDLE_BLOCKS, self._moments)
         component = np.repeat(samples.component, self._moments)
         row = np.empty((len(slot), self._moments), np.int64)
         first = np.empty_like(row)
-        for each, view in enumerate(self._views):
+        for each, one in enumerate(self._shown):
             here = samples.component == each
-            row[here] = history_rows(view, samples.row[here], self._moments)
-            first[here] = row[here] - view.phases(row[here])
+            row[here] = history_rows(one.view, samples.row[here], self._moments)
+            first[here] = row[here] - one.view.phases(row[here])
         place = (slot[:, None] * self._moments + np.arange(self._moments)).ravel()
         sort = np.lexsort((row.ravel(), component, bundle))
         shown = np.stack([bundle, component, first.ravel(), row.ravel(), place])[:, sort]
@@ -250,14 +272,14 @@ class _Bundles:
         places: list[Integers] = []
         parts: list[tuple[View, str, int]] = []
         starts: list[int] = []
-        cameras = len(self._views[0].cameras)
+        cameras = len(self._shown[0].cameras)
         size_bytes = frames = 0
         for begin, end in _runs(once[:2]):
             component, first = once[:2, begin].tolist()
-            view = self._views[component]
+            view, slots = self._shown[component].view, self._shown[component].cameras
             out = np.full(int(once[2, end - 1]) + 1 - first, -1, np.int64)  # -1: only decoded on the way.
             out[once[2, begin:end] - first] = once[3, begin:end]
-            for camera, name in enumerate(view.cameras):
+            for camera, name in ((camera, name) for camera, name in enumerate(slots) if name):
                 coded = view.packets(name, first, len(out))
                 data.append(coded.data)
                 ends.append(coded.ends + size_bytes)

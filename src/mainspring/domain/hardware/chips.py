@@ -18,7 +18,7 @@ PUBLISHED_MEMORY_GIB: Mapping[ChipName, float] = {
         "l4": 22.5, "l40": 45.0, "l40s": 45.0, "h20": 96.0, "h100": 80.0, "h800": 80.0, "h200": 141.0, "gh200": 96.0,
         "b200": 180.0, "gb200": 186.0, "mi210": 64.0, "mi300a": 128.0, "mi300x": 192.0, "mi325x": 256.0,
         "mi350x": 288.0, "mi355x": 288.0, "v2": 16.0, "v3": 32.0, "v4": 32.0, "v5e": 16.0, "v5p": 95.0, "v6e": 32.0,
-        "v7x": 192.0, "cpu": 0.0,
+        "v7x": 192.0, "rtx4090": 24.0, "cpu": 0.0,
     }.items()
 }  # fmt: skip
 # A size inside of a product's name: "NVIDIA-A100-SXM4-40GB", "nvidia_h100_80gb_hbm3"; of a part of a chip the last one

@@ -10,7 +10,7 @@ from mainspring.domain.codec import message
 from mainspring.domain.ids import AttemptId, NodeName, RoleName
 from mainspring.domain.release import Unknown as Unknown
 from mainspring.domain.wire.facts import Detail
-from mainspring.domain.wire.rank import Done, Shard, Then
+from mainspring.domain.wire.rank import Done, Shard, Then, UpsetReport
 
 SEGMENT_BYTES = 256 << 20  # Sent again, at most, for each that was under way when a line broke: 2 s of 1 Gbit/s.
 
@@ -176,6 +176,15 @@ class RankResult:
     sequence: int
 
 
+@message("RankUpset")
+class RankUpset:
+    """Agent -> lead: a step of a rank's program went wrong; `sequence` counts with those of its results."""
+
+    rank: int
+    report: UpsetReport
+    sequence: int
+
+
 @message("SnapshotTaken")
 class SnapshotTaken:
     """Agent -> lead: a snapshot, or a peer's copy of one, is whole in this agent's memory.
@@ -312,6 +321,7 @@ AgentToLead = (
     | RankLeft
     | RankProgress
     | RankResult
+    | RankUpset
     | SnapshotTaken
     | StacksDumped
     | ShareStored

@@ -239,12 +239,28 @@ class ResultReport:
     values: Detail
 
 
+@message("UpsetReport")
+class UpsetReport:
+    """A step of the program went wrong (`upset`: "not_finite", "spike"), and `answer` is what it does about that.
+
+    `to_step` is the step whose state it goes back to, -1 for none.
+    """
+
+    step: int
+    upset: str
+    answer: str
+    words: str = ""
+    to_step: int = -1
+
+
 @message("Done")
 class Done:
     """Acknowledges a message that has no other answer; between agent and lead, shows on a quiet line that one lives."""
 
 
-RankRequest = StepReport | SnapshotBegin | SnapshotCommit | RestoreRequest | FetchPieces | ResultReport | Unknown
+RankRequest = (
+    StepReport | SnapshotBegin | SnapshotCommit | RestoreRequest | FetchPieces | ResultReport | UpsetReport | Unknown
+)
 """What a rank may ask its agent in a generation; between two of them a process asks for the `NextGeneration`."""
 
 RankResponse = Welcome | StepReply | SnapshotSlot | RestorePlan | PiecesFetched | FetchFailed | Done

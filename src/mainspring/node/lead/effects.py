@@ -138,7 +138,7 @@ News: TypeAlias = (
 OF_A_RUN = (
     wire.RankStarted | wire.RankProgress | wire.RankExited | wire.RankLeft | wire.RestoreFailed | wire.StacksDumped
 )
-OF_A_PLACE = wire.RankResult | wire.ShareStored | wire.StoreFailed
+OF_A_PLACE = wire.RankResult | wire.RankUpset | wire.ShareStored | wire.StoreFailed
 
 # ---------------------------------------------------------------- effects
 

@@ -182,6 +182,8 @@ class Lead:
                 self._running.stacks(message)
             case wire.RankResult():
                 self._running.result(message)
+            case wire.RankUpset():
+                self._running.upset(message)
             case wire.ShareStored():
                 self._saves.share(message)
             case wire.StoreFailed():

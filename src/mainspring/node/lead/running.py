@@ -197,6 +197,16 @@ class RunningGeneration:
         if self._ranks.result(message.rank, message.sequence):
             self._outbox.event(leads.ResultEvent(detail=dict(message.values)))
 
+    def upset(self, message: wire.RankUpset) -> None:
+        """Takes word of a step that went wrong; what is told again is ignored."""
+        if self._ranks.result(message.rank, message.sequence):
+            told = message.report
+            self._outbox.event(
+                leads.StepUpsetEvent(
+                    step=told.step, upset=told.upset, answer=told.answer, seen=told.words, to_step=told.to_step
+                )
+            )
+
     def reached_before(self, step: int) -> None:
         """Takes note of what an older generation reached just before it was ended."""
         self._progress.reached_before(step)

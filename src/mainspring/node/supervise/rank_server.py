@@ -6,7 +6,7 @@ import asyncio
 import signal
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol, final
 
 from mainspring.domain import wire
@@ -37,8 +37,8 @@ class RankSlot:
         told: What the lead was told last of its progress, but for where its time went.
         told_s: When that was.
         stepped_in: The newest generation it has reported a step of.
-        results: What its program gave as results, newest last.
-        results_told: How many it gave, in all generations.
+        results: What its program gave as results, and told of steps that went wrong, newest last.
+        results_told: How many it gave and told, in all generations.
     """
 
     rank: int
@@ -52,15 +52,25 @@ class RankSlot:
     told: wire.RankProgress | None = None
     told_s: float = 0.0
     stepped_in: int = 0
-    results: list[wire.RankResult] = field(default_factory=list)
+    results: list[wire.RankResult | wire.RankUpset] = field(default_factory=list)
     results_told: int = 0
 
     def keep_result(self, values: wire.Detail) -> wire.RankResult:
         """Returns a result as the lead is told it, now and after every break of the line."""
         self.results_told += 1
         result = wire.RankResult(rank=self.rank, values=values, sequence=self.results_told)
-        self.results = [*self.results[-RESULTS_KEPT_MAX + 1 :], result]
+        self._keep(result)
         return result
+
+    def keep_upset(self, report: wire.UpsetReport) -> wire.RankUpset:
+        """Returns word of a step that went wrong, as the lead is told it, now and after every break of the line."""
+        self.results_told += 1
+        upset = wire.RankUpset(rank=self.rank, report=report, sequence=self.results_told)
+        self._keep(upset)
+        return upset
+
+    def _keep(self, told: wire.RankResult | wire.RankUpset) -> None:
+        self.results = [*self.results[-RESULTS_KEPT_MAX + 1 :], told]
 
 
 class ViewAccess(Protocol):
@@ -253,6 +263,10 @@ class RankConnection:
             case wire.ResultReport():
                 self._supervisor.tell_lead(desk.keep_result(self.process.log.masks.facts(message.values)))
                 return wire.Done()
+            case wire.UpsetReport():
+                words = self.process.log.masks.masked(message.words)
+                self._supervisor.tell_lead(desk.keep_upset(replace(message, words=words)))
+                return wire.Done()
             case wire.Unknown():
                 return wire.Done()  # A newer session asks what this agent cannot do; it learns so by an answer.
 
@@ -277,7 +291,7 @@ class RankConnection:
                 return self._supervisor.step_reply(self)
             case wire.SnapshotBegin():
                 return wire.SnapshotSlot(offset=-1, reason=over)
-            case wire.SnapshotCommit() | wire.ResultReport() | wire.Unknown():
+            case wire.SnapshotCommit() | wire.ResultReport() | wire.UpsetReport() | wire.Unknown():
                 return wire.Done()
             case wire.RestoreRequest() | wire.FetchPieces():
                 return wire.FetchFailed(reason=over, corrupt=False)

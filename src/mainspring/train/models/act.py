@@ -13,7 +13,6 @@ Legend of shape suffixes:
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
 import jax
@@ -33,7 +32,7 @@ from mainspring.train.models.arrays import (
     over_devices,
     split_rows,
 )
-from mainspring.train.models.attention import Sight, attention, block_causal
+from mainspring.train.models.attention import Sight, attention
 from mainspring.train.models.images import convolved, fresh_convolutions, with_varied_images
 from mainspring.train.models.model import Model, sum_of_valid
 from mainspring.train.models.shapes import ActRecipe, ComputeRecipe, Signature
@@ -121,8 +120,7 @@ def style_of(weights: Weights, policy: ActRecipe, batch: Arrays) -> jax.Array:
     token_BSD = jnp.concatenate([class_B1D, state_B1D, action_BTD], axis=1)
     position_SD = _sines(token_BSD.shape[1], policy.width)
     valid_BS = jnp.concatenate([jnp.ones((count, 2), bool), batch["valid"]], axis=1)
-    sight = replace(block_causal(valid_BS, [False] * valid_BS.shape[1]), query_valid_BT=jnp.ones_like(valid_BS))
-    found_BSD = _encode(own["blocks"], token_BSD, position_SD, policy.compute, sight)
+    found_BSD = _encode(own["blocks"], token_BSD, position_SD, policy.compute, _whole_sight(valid_BS))
     return dense(own["leave"], found_BSD[:, 0].astype(jnp.float32))
 
 
@@ -132,21 +130,45 @@ def chunk_of(weights: Weights, policy: ActRecipe, batch: Arrays, style_BZ: jax.A
     Args:
         weights: The policy's weights.
         policy: The policy's shape.
-        batch: `state` [B,S], normalised; `images` [B,V,H,W,3] if the policy reads them.
+        batch: `state` [B,S], normalised; `images` [B,V,H,W,3] if the policy reads them, and `image_valid` [B,V] where
+            views are missing.
         style_BZ: Zero for the chunk that is likeliest.
     """
     count = len(batch["state"])
     tokens = [dense(weights["style"], style_BZ)[:, None], dense(weights["state"], batch["state"])[:, None]]
     positions = [weights["seen_position"]]
+    valid_BS: jax.Array | None = None
     if policy.image is not None:
         views = batch["images"].shape[1]
         map_BHWC = convolved(weights["image"], batch["images"])
         tokens.append(dense(weights["image_token"], map_BHWC).reshape(count, -1, policy.width))
         positions.append(jnp.tile(_places(map_BHWC.shape[1], map_BHWC.shape[2], policy.width), (views, 1)))
+        if "image_valid" in batch:
+            image_valid_BS = jnp.repeat(batch["image_valid"], map_BHWC.shape[1] * map_BHWC.shape[2], axis=1)
+            valid_BS = jnp.concatenate([jnp.ones((count, 2), bool), image_valid_BS], axis=1)
     position_SD = jnp.concatenate(positions)
-    seen_BSD = _encode(weights["encoder"], jnp.concatenate(tokens, axis=1), position_SD, policy.compute)
-    chunk_BTD = _decode(weights["decoder"], seen_BSD, position_SD, weights["query"], policy.compute)
+    seen_BSD = _encode(
+        weights["encoder"], jnp.concatenate(tokens, axis=1), position_SD, policy.compute, _whole_sight(valid_BS)
+    )
+    chunk_BTD = _decode(
+        weights["decoder"],
+        seen_BSD,
+        position_SD,
+        weights["query"],
+        policy.compute,
+        _whole_sight(valid_BS, queries=policy.horizon),
+    )
     return dense(weights["leave"], layer_norm(weights["norm"], chunk_BTD).astype(jnp.float32))
+
+
+def _whole_sight(valid_BS: jax.Array | None, queries: int | None = None) -> Sight | None:
+    """Returns the sight of tokens all of which see every key that is valid; None where all are."""
+    if valid_BS is None:
+        return None
+    count, keys = valid_BS.shape
+    queries = keys if queries is None else queries
+    asking = jnp.ones((count, queries), bool)
+    return Sight(query_valid_BT=asking, key_valid_BS=valid_BS, query_blocks=(0,) * queries, key_blocks=(0,) * keys)
 
 
 def _encode(
@@ -166,16 +188,22 @@ def _encode(
 
 
 def _decode(
-    blocks: Weights, seen_BSD: jax.Array, position_SD: jax.Array, query_TD: jax.Array, compute: ComputeRecipe
+    blocks: Weights,
+    seen_BSD: jax.Array,
+    position_SD: jax.Array,
+    query_TD: jax.Array,
+    compute: ComputeRecipe,
+    sight: Sight | None,
 ) -> jax.Array:
     """Returns the tokens of the chunk, which begin as zeros and know their step by their query alone."""
     query_TD, attend = query_TD.astype(seen_BSD.dtype), attention(None, compute.attention)
+    look = attention(sight, compute.attention)
     placed_BSD = seen_BSD + position_SD.astype(seen_BSD.dtype)
 
     def layer(x: jax.Array, block: Weights) -> tuple[jax.Array, None]:
         asking = x + query_TD
         x = layer_norm(block["attention_norm"], x + multi_head(block["attention"], asking, asking, x, attend))
-        x = layer_norm(block["cross_norm"], x + multi_head(block["cross"], x + query_TD, placed_BSD, seen_BSD, attend))
+        x = layer_norm(block["cross_norm"], x + multi_head(block["cross"], x + query_TD, placed_BSD, seen_BSD, look))
         return _mlp(block, x), None
 
     x_BTD = jnp.zeros((len(seen_BSD), *query_TD.shape), seen_BSD.dtype)

@@ -90,12 +90,16 @@ def observe(weights: Weights, policy: PolicyRecipe, batch: Arrays) -> jax.Array:
     Args:
         weights: The policy's weights.
         policy: The policy's shape.
-        batch: `state` [B,S], normalised; `images` [B,V,H,W,3] if the policy reads them.
+        batch: `state` [B,S], normalised; `images` [B,V,H,W,3] if the policy reads them, and `image_valid` [B,V] where
+            views are missing: of these it sees zeros.
     """
     if policy.image is None:
         state_BS: jax.Array = batch["state"]
         return state_BS
-    return jnp.concatenate([batch["state"], encode_images(weights["image"], batch["images"])], axis=-1)
+    image_BK = encode_images(weights["image"], batch["images"])
+    if "image_valid" in batch:
+        image_BK = image_BK * jnp.repeat(batch["image_valid"], policy.image.features, axis=1)
+    return jnp.concatenate([batch["state"], image_BK], axis=-1)
 
 
 def velocity(

@@ -155,7 +155,7 @@ def check_prompt(policy: VlaRecipe, batch: Arrays) -> None:
             "tell a pi05 policy the robot's state",
             got="a batch without prompts",
             wanted="prompt and prompt_valid, as `prompts.Tokenizer` makes them of a task and a normalised state",
-            next_step="give batches these two, or use a policy of kind pi0: views hold no prompts",
+            next_step="set data.tokenizer, or use a policy of kind pi0",
         )
 
 

@@ -8,7 +8,8 @@ Source:
     together over all links of a chip; a v4 has six of 45 GB/s each way, by "How to Scale Your Model", part 2.
     Scratch memory is as JAX 0.10.2 has it (`tpu_info.py`).
     GPU: NVIDIA's data sheets of A100, H100, H200 and HGX B200 (dense FLOP/s without sparsity, NVLink); the network is
-    one adapter for each GPU, as in DGX A100 (HDR, 200 Gb/s) and DGX H100, H200 and B200 (NDR, 400 Gb/s).
+    one adapter for each GPU, as in DGX A100 (HDR, 200 Gb/s) and DGX H100, H200 and B200 (NDR, 400 Gb/s). L4: its data
+    sheet; RTX 4090: "NVIDIA Ada GPU architecture", appendix A (products added up in float32); both PCIe 4.0 x16.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ class Link(str, Enum):
 
     ICI = "ici"
     NVLINK = "nvlink"
+    PCIE = "pcie"
     NETWORK = "network"
 
 
@@ -92,7 +94,9 @@ def _tpu(
     )
 
 
-def _gpu(name: str, *, teraflops: float, gb_s: float, nvlink: float, far: float) -> ChipFigures:
+def _gpu(
+    name: str, *, teraflops: float, gb_s: float, far: float, nvlink: float = 0.0, pcie: float = 0.0
+) -> ChipFigures:
     memory_gib = published_memory_gib(name)
     assert memory_gib is not None, name
     return ChipFigures(
@@ -100,9 +104,9 @@ def _gpu(name: str, *, teraflops: float, gb_s: float, nvlink: float, far: float)
         flops=teraflops * 1e12,
         usable=int(memory_gib * GIB * PREALLOCATED),
         memory_bandwidth=gb_s * 1e9,
-        near=nvlink * 1e9,
+        near=(nvlink or pcie) * 1e9,
         far=far * 1e9,
-        link=Link.NVLINK,
+        link=Link.NVLINK if nvlink else Link.PCIE,
     )
 
 
@@ -121,6 +125,9 @@ CHIPS: Mapping[str, ChipFigures] = {
         _gpu("h100", teraflops=989, gb_s=3350, nvlink=450, far=50),
         _gpu("h200", teraflops=989, gb_s=4800, nvlink=450, far=50),
         _gpu("b200", teraflops=2250, gb_s=7700, nvlink=900, far=50),
+        # Cards of 24 GB, alone in most machines; far is the 100 Gb/s of an instance with four L4.
+        _gpu("l4", teraflops=121, gb_s=300, pcie=32, far=12.5),
+        _gpu("rtx4090", teraflops=165, gb_s=1008, pcie=32, far=12.5),
     )
 }
 ALIASES = {"v7x": "tpu7x", "a100-40gb": "a100"}

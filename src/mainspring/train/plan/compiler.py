@@ -29,7 +29,8 @@ from mainspring.train.plan.hlo import flops_of, parsed_program
 from mainspring.train.plan.targets import Target
 from mainspring.train.plan.traffic import bytes_by_axis
 from mainspring.train.state.sharding import batch_sharding, make_mesh
-from mainspring.train.trainer import abstract_state, lowered_update
+from mainspring.train.steps.state import abstract_state
+from mainspring.train.trainer import lowered_update
 
 ONE_CORE_A_CHIP = {"v4": {"chip_config_name": "megacore"}}  # As its jobs see it; the compiler alone would count cores.
 FULL = (  # How the compiler says that a device's memory is too small: needed, and there.
@@ -66,7 +67,7 @@ def figures_of(question: Question, folder: Path) -> StepFigures:
     recipe, signature = question.recipe, question.signature
     devices = devices_of(question.target)
     assert len(devices) == question.target.devices, f"{len(devices)} devices for {question.target}"
-    batch = shapes_fed(recipe.policy, signature, recipe.batch_size)
+    batch = shapes_fed(recipe.policy, signature, recipe.batch_size, recipe.data)
     lowered = lowered_update(recipe, signature, batch, devices)
     options: dict[str, str | bool] = {"xla_dump_to": str(folder), "xla_dump_hlo_pass_re": "spmd"}
     compiled = lowered.compile(compiler_options=options)

@@ -74,6 +74,8 @@ CHIPS: Mapping[str, ChipForms] = {  # The largest slices. Source: Google Cloud, 
     "h100": _GPUS,
     "h200": _GPUS,
     "b200": _GPUS,
+    "l4": _GPUS,
+    "rtx4090": _GPUS,
 }
 OTHER_NAMES = {"a100-80": "a100-80gb"}
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from mainspring.train.layouts.transformers import gemma_layout, lerobot_arrays, 
 from mainspring.train.models.shapes import LanguageRecipe, Policy, VlaRecipe
 from mainspring.train.recipe import InitRecipe, LayoutName
 
+MEAN = "ema/"  # Where mean weights are, which are those in use where a run has them.
 OWN = "weights/"  # Where the weights are in the trainer's state, and so in its checkpoints and their exports.
 
 
@@ -37,17 +39,53 @@ def arrays_to_begin_with(init: InitRecipe, policy: Policy, ours: Mapping[str, An
         DamagedData: Its bytes are not what they should be.
         Unavailable: The disk does not answer.
     """
-    layout, arrays = _layout(init.layout, policy, ours), _arrays(Path(init.path))
-    match init.layout:
+    arrays = _arrays(Path(init.path))
+    name = init.layout or layout_of(arrays, init.path)
+    layout = _layout(name, policy, ours)
+    match name:
         case LayoutName.OPENPI:
             arrays = openpi_arrays(arrays)
         case LayoutName.MAINSPRING:  # Of a whole state's export, the optimizer is not of use.
-            arrays = {path: array for path, array in arrays.items() if path.startswith(OWN)}
+            mean = {f"{OWN}{path.removeprefix(MEAN)}": arrays[path] for path in arrays if path.startswith(MEAN)}
+            arrays = mean or {path: array for path, array in arrays.items() if path.startswith(OWN)}
         case LayoutName.LEROBOT:
             arrays = lerobot_arrays(arrays)
         case LayoutName.PALIGEMMA | LayoutName.BIG_VISION | LayoutName.GEMMA:
             pass
     return arrays_found(layout, arrays, ours, keep=init.keep)
+
+
+NAMES = (  # What some array of each layout is called, the most telling first.
+    (LayoutName.MAINSPRING, OWN),
+    (LayoutName.OPENPI, "(params/)?PaliGemma/"),
+    (LayoutName.LEROBOT, r"(model\.)?paligemma_with_expert\."),
+    (LayoutName.BIG_VISION, "params/(llm|img)/"),
+    (LayoutName.PALIGEMMA, r"(language_model|vision_tower)\."),
+    (LayoutName.GEMMA, r"model\.(embed_tokens|layers)\."),
+)
+
+
+def layout_of(paths: Iterable[str], on: str) -> LayoutName:
+    """Returns whose names arrays have.
+
+    Args:
+        paths: All of a checkpoint's.
+        on: Where it is, for messages.
+
+    Raises:
+        InvalidInput: They are nobody's that is known.
+    """
+    known = list(paths)
+    for name, pattern in NAMES:
+        if any(re.match(pattern, path) for path in known):
+            return name
+    raise InvalidInput(
+        "see whose weights these are",
+        on=on,
+        got=f"arrays such as {', '.join(known[:3]) or 'none'}"[:300],
+        wanted=f"the names of {', '.join(name.value for name, _ in NAMES)}",
+        next_step="set init.layout",
+    )
 
 
 def _layout(name: LayoutName, policy: Policy, ours: Mapping[str, Any]) -> Layout:

@@ -26,17 +26,26 @@ def make_optimizer(optimizer: OptimizerRecipe, steps: int) -> optax.GradientTran
         optimizer: Which, and its rates.
         steps: Steps of the whole run, which the schedule of the learning rate spans.
     """
-    warmup = min(optimizer.warmup_steps, steps // 2)
-    rate = optax.warmup_cosine_decay_schedule(
-        0.0, optimizer.learning_rate, warmup, steps, end_value=optimizer.learning_rate_end
-    )
     return optax.chain(
         optax.clip_by_global_norm(optimizer.gradient_norm_max),
         optax.chain(
             _direction(optimizer),
             optax.add_decayed_weights(optimizer.weight_decay),
-            optax.scale_by_learning_rate(rate),
+            optax.scale_by_learning_rate(learning_rate_at(optimizer, steps)),
         ),
+    )
+
+
+def learning_rate_at(optimizer: OptimizerRecipe, steps: int) -> optax.Schedule:
+    """Returns the learning rate of each step of a run, by its number from 0.
+
+    Args:
+        optimizer: Its rates.
+        steps: Steps of the whole run.
+    """
+    warmup = min(optimizer.warmup_steps, steps // 2)
+    return optax.warmup_cosine_decay_schedule(
+        0.0, optimizer.learning_rate, warmup, steps, end_value=optimizer.learning_rate_end
     )
 
 

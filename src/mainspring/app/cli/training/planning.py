@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from mainspring.app import sdk
 from mainspring.app.render.progress import waiting_bar
 from mainspring.app.render.training.plans import Planned
-from mainspring.app.sdk.recipes import price_of, with_layout, with_setting
+from mainspring.app.sdk.recipes import price_of, with_layout
 from mainspring.domain.errors import InvalidInput, MainspringError
 from mainspring.train.models.shapes import Signature
+from mainspring.train.naming import with_setting
 from mainspring.train.plan.analytic import analytic_figures
 from mainspring.train.plan.chips import figures_of
 from mainspring.train.plan.choice import best_layouts

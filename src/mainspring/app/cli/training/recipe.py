@@ -11,7 +11,8 @@ from mainspring.app.cli.training.planning import AUTO, OWN, PlanRequest, compile
 from mainspring.app.render.tables import show
 from mainspring.app.render.training import plans
 from mainspring.app.render.training import recipes as look
-from mainspring.app.sdk.recipes import SIGNATURE_FORM, fields_of, find_recipe, own_recipes, signature_for
+from mainspring.app.sdk.recipes import SIGNATURE_FORM, fields_of, own_recipes, signature_for
+from mainspring.train.naming import find_recipe
 from mainspring.train.plan.analytic import analytic_figures
 from mainspring.train.plan.targets import parsed_target
 

@@ -152,6 +152,27 @@ class ReplicasDifferEvent(EventFacts):
 
 
 @final
+@event("step_upset", notable=True)
+class StepUpsetEvent(EventFacts):
+    """A step of a training run was no good, and `answer` (skip, roll_back, stop) was done about it."""
+
+    step: int
+    upset: str
+    answer: str
+    seen: str = ""
+    to_step: int = -1
+
+    def __str__(self) -> str:
+        what = {"not_finite": "is no number", "spike": "is a spike"}.get(self.upset, f"went wrong ({self.upset})")
+        did = {
+            "skip": "it is passed over",
+            "roll_back": f"the state goes back to that of {step_words(self.to_step)}",
+            "stop": "the run ends",
+        }.get(self.answer, self.answer)
+        return f"{step_words(self.step)} {what}{clause(': ', self.seen)}; {did}"
+
+
+@final
 @event("agent_lost", notable=True)
 class AgentLostEvent(EventFacts):
     """An agent is not heard of any more."""
@@ -277,6 +298,7 @@ OfLeads: TypeAlias = (
     | RankSlowEvent
     | ReplicasDifferEvent
     | HangEvent
+    | StepUpsetEvent
     | AgentLostEvent
     | AgentLeavingEvent
     | SnapshotPaceEvent

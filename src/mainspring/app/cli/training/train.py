@@ -1,0 +1,157 @@
+"""`ms train`: a recipe, data and perhaps weights to begin with, as a job; what does not fit is told first."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from mainspring.app import sdk
+from mainspring.app.base.specs import DURATION_FORM
+from mainspring.app.cli.arguments import Json, LabContext
+from mainspring.app.cli.jobs import Chips, run
+from mainspring.app.sdk.checkpoints import CheckpointFinder
+from mainspring.domain.codec import to_plain
+from mainspring.domain.errors import InvalidInput
+from mainspring.domain.job import Tier
+from mainspring.train.models.shapes import VlaRecipe
+from mainspring.train.naming import find_recipe
+from mainspring.train.recipe import VLA_LORA, Recipe, changed
+
+
+def train(
+    context: LabContext,
+    name: Annotated[str, typer.Argument(help="One of `ms recipe ls`, or FILE.py:FUNCTION.", metavar="RECIPE")],
+    view: Annotated[
+        list[str],
+        typer.Option(help="Training view to learn from; one for each of data.sources.", metavar="[SOURCE=]ID"),
+    ],
+    begin: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            help="Weights to begin with: a file or folder of openpi's, LeRobot's or ours; or a checkpoint.",
+            metavar="PATH|JOB[@STEP]",
+        ),
+    ] = "",
+    statistics: Annotated[
+        Path | None, typer.Option(help="What these weights' data was normalised by: norm_stats.json.", metavar="PATH")
+    ] = None,
+    lora: Annotated[bool, typer.Option("--lora", help="Learn adapters beside the weights of a VLA.")] = False,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="FIELD=VALUE", help="Another value of a field of the recipe; repeat."),
+    ] = None,
+    on: Chips = None,
+    replicas: Annotated[int | None, typer.Option(min=1, help="Replicas that start together.", show_default="1")] = None,
+    spares: Annotated[int, typer.Option(min=0, help="How many of them stand by, to take the place of lost ones.")] = 0,
+    job_name: Annotated[str, typer.Option("--name", help="Name of the job.", show_default="the recipe's")] = "",
+    duration: Annotated[str, typer.Option(help=f"How long it will run, as you expect: {DURATION_FORM}.")] = "",
+    team: Annotated[str, typer.Option(help="Team that is charged.", show_default="lab")] = "",
+    tier: Annotated[Tier | None, typer.Option(help="How urgent it is.", show_default="standard")] = None,
+    no_code: Annotated[bool, typer.Option("--no-code", help="Do not take the working tree along.")] = False,
+    no_plan: Annotated[bool, typer.Option("--no-plan", help="Do not look whether its recipe fits the chips.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until it has ended; exit 1 unless it succeeded.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Show rank 0's output while waiting.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Train a recipe on data, from nothing or from given weights, whole or with adapters.
+
+    Try it: ms train pi0 --lora --from pi0_base/params --view $VIEW --on rtx4090
+    """
+    lab = context.obj
+    base, checkpoint = find_recipe(name), ""
+    recipe = _with_options(find_recipe(name, settings or ()), statistics=statistics, lora=lora)
+    if begin and not Path(begin).exists():
+        found = CheckpointFinder(lab).steps(begin)
+        begin = checkpoint = f"{found.job}@{found.steps[0]}"
+    elif begin:
+        begin = str(Path(begin).resolve())
+    if begin:
+        init = {**(to_plain(recipe)["init"] or {}), "path": begin}
+        recipe = changed(recipe, {"init": init})
+    elif statistics is not None:
+        raise InvalidInput("train", got="--statistics alone", wanted="--from beside it: they are those of its weights")
+    _check(lab, recipe, view)
+    changes = differing(to_plain(base), to_plain(recipe))
+    command = ["python", "-m", "mainspring", "train", "--objects", lab.home.objects_url(lab.home.config())]
+    command += ["--cache", str(lab.home.cache), "--recipe", name]
+    for each in view:
+        command += ["--view", each]
+    command += ["--changes", json.dumps(changes)] if changes else []
+    run(
+        context,
+        command,
+        name=job_name or recipe.name,
+        on=on,
+        replicas=replicas,
+        spares=spares,
+        duration=duration,
+        team=team,
+        tier=tier,
+        views=[each.rpartition("=")[2] for each in view],
+        begins_from=checkpoint,
+        no_code=no_code,
+        no_plan=no_plan,
+        wait=wait,
+        follow=follow,
+        as_json=as_json,
+    )
+
+
+def _with_options(recipe: Recipe, *, statistics: Path | None, lora: bool) -> Recipe:
+    if lora and not isinstance(recipe.policy, VlaRecipe):
+        raise InvalidInput(
+            "learn adapters", on=recipe.name, got="a policy that is no VLA", wanted="a VLA", next_step="set lora itself"
+        )
+    if lora and recipe.lora is None:
+        recipe = changed(recipe, {"lora": to_plain(VLA_LORA)})
+    if statistics is not None:
+        recipe = changed(recipe, {"init": {"path": "", "statistics": str(statistics.resolve())}})
+    return recipe
+
+
+def _check(lab: sdk.Lab, recipe: Recipe, views: list[str]) -> None:
+    """Checks a recipe against its data, of which only tables of episodes are brought here."""
+    from mainspring.data import open_view
+    from mainspring.objects import Blob, fetch_blob
+    from mainspring.train.inputs.fitting import Fitting
+    from mainspring.train.inputs.sources import Source, Sources
+
+    store, cache = lab.objects(), lab.home.cache / "views"
+
+    def files(blob: Blob) -> Path:
+        return fetch_blob(store, blob, cache)
+
+    def ranges(blob: Blob, offset: int, size_bytes: int) -> memoryview:
+        raise AssertionError("nothing is decoded here")
+
+    sources = [
+        Source(
+            name=each.rpartition("=")[0],
+            view=open_view(store, each.rpartition("=")[2], cache, "train", files=files, ranges=ranges),
+        )
+        for each in views
+    ]
+    Fitting(Sources(recipe, sources)).check_tasks()
+
+
+def differing(base: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields of a recipe that differ from another's, nested like it: what `changed` takes.
+
+    Args:
+        base: The other, as JSON has it.
+        wanted: The recipe, likewise.
+    """
+    found: dict[str, Any] = {}
+    for name, value in wanted.items():
+        theirs = base.get(name)
+        if isinstance(value, Mapping) and isinstance(theirs, Mapping):
+            if inner := differing(theirs, value):
+                found[name] = inner
+        elif value != theirs:
+            found[name] = value
+    return found
