@@ -13,6 +13,7 @@ from mainspring.control.loop.leadership import Leadership
 from mainspring.control.loop.loop import Loop, new_writers
 from mainspring.control.loop.plan_cycle import PlanCycle
 from mainspring.control.service import agents
+from mainspring.control.service.evaluations.rules import EvaluationRules
 from mainspring.control.service.goodput import goodput_of, goodput_report
 from mainspring.control.service.health import Pulse
 from mainspring.control.service.lists import JobFilter, count_jobs
@@ -153,6 +154,11 @@ class Control:
     def care(self) -> NodeCare:
         """Returns what may be told and said of nodes."""
         return NodeCare(self.store, self.fleet, self.clock, self.wake.set, self._agents_say.ask)
+
+    @property
+    def evaluations(self) -> EvaluationRules:
+        """Returns the rules by which checkpoints are evaluated."""
+        return EvaluationRules(self.store, self.clock)
 
     @property
     def restores(self) -> Restores:
@@ -358,9 +364,6 @@ class Control:
     def progress(self, reference: str) -> Progress:
         """Returns how far a job is; cheaper than `job`.
 
-        Args:
-            reference: Its id or name.
-
         Raises:
             NotFound: No such job.
         """
@@ -373,9 +376,6 @@ class Control:
 
     def goodput(self, reference: str, caller: Caller = LAB_ITSELF) -> Goodput:
         """Returns what the time allocated to a job went into until now.
-
-        Args:
-            reference: Its id or name.
 
         Raises:
             NotFound: No such job.

@@ -10,17 +10,14 @@ from __future__ import annotations
 import pickle
 import warnings
 from dataclasses import dataclass
-from enum import Enum
 
 import numpy as np
-import numpy.typing as npt
 from metaworld.envs.sawyer_pick_place_v3 import SawyerPickPlaceEnvV3
 from metaworld.policies.sawyer_pick_place_v3_policy import SawyerPickPlaceV3Policy
 from metaworld.types import Task
 
-from mainspring.domain.errors import InvalidInput
-
-FloatArray = npt.NDArray[np.float32]
+from mainspring.robots.environments.port import FloatArray, Moment, Start
+from mainspring.robots.environments.port import Purpose as Purpose
 
 CONTROL_PERIOD_NS = 12_500_000  # 5 simulation steps of 2.5 ms: 80 Hz, as the task defines it.
 CONTROL_RATE_HZ = 80.0
@@ -41,13 +38,6 @@ _GOAL_LOW_M, _GOAL_HIGH_M = (-0.1, 0.8, 0.05), (0.1, 0.9, 0.3)
 _DRAWS_MAX = 1_000  # A draw is refused with odds below one in five: 1,000 refusals in a row do not happen.
 
 
-class Purpose(str, Enum):
-    """What a start is for. Each purpose draws from its own stream, so that no start serves two."""
-
-    TRAINING = "training"
-    EVALUATION = "evaluation"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmStart:
     """Where an episode starts: the puck on the table and the goal above it, in metres."""
@@ -66,23 +56,13 @@ def draw_start(purpose: Purpose, *, seed: int, index: int) -> ArmStart:
     Raises:
         InvalidInput: A number is negative.
     """
-    if seed < 0 or index < 0:
-        raise InvalidInput("draw a start", got=f"seed {seed}, index {index}", wanted="numbers of at least 0")
-    generator = np.random.default_rng([seed, list(Purpose).index(purpose), index])
+    generator = Start(purpose=purpose, seed=seed, index=index).generator()
     for _ in range(_DRAWS_MAX):
         place = generator.uniform((*_OBJECT_LOW_M, *_GOAL_LOW_M), (*_OBJECT_HIGH_M, *_GOAL_HIGH_M)).tolist()
         start = ArmStart(object_m=(place[0], place[1], place[2]), goal_m=(place[3], place[4], place[5]))
         if np.hypot(place[0] - place[3], place[1] - place[4]) >= _OBJECT_TO_GOAL_MIN_M:
             return start
     raise AssertionError("no start was far enough from its goal")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
-    """What the arm's sensors say after a step, and whether the puck is at the goal."""
-
-    state: FloatArray
-    solved: bool
 
 
 class Arm:

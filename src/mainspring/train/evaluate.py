@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -59,15 +59,17 @@ class HeldOutError:
 
     Args:
         policy: Of the mean of `SAMPLES` sampled chunks.
-        hold_last_state: Of keeping the current state for the whole chunk.
+        hold_last_state: Of keeping the current state for the whole chunk; None where states are no actions.
         states: Held-out states that chunks were predicted for.
         episodes: Held-out episodes they come from.
+        tasks: The same of each task, in order of name; empty of a task.
     """
 
     policy: float
-    hold_last_state: float
+    hold_last_state: float | None
     states: int
     episodes: int
+    tasks: Mapping[str, HeldOutError] = field(default_factory=dict)
 
 
 def policy_from(state: Detail, arrays: Mapping[str, NDArray[Any]]) -> TrainedPolicy:
@@ -135,37 +137,45 @@ def make_actor(policy: TrainedPolicy, *, seed: int) -> Callable[[NDArray[np.floa
     if shape.motion or shape.image is not None or isinstance(shape, LanguageRecipe):
         got = "a policy that sees images, motion or words"
         raise InvalidInput("act on states alone", got=got, wanted="one that does not")
+    player = make_player(policy, seed=seed)
+    return lambda state_BS, call: player({"state": state_BS}, call)
+
+
+def make_player(policy: TrainedPolicy, *, seed: int) -> Callable[[Arrays, int], NDArray[np.float32]]:
+    """Returns a function from what is seen and the number of the call to chunks of actions [B,T,A].
+
+    Args:
+        policy: The policy.
+        seed: Of the noise that chunks start from.
+    """
     sampler = _sampler(policy)
 
-    def act(state_BS: NDArray[np.float32], call: int) -> NDArray[np.float32]:
+    def act(seen: Arrays, call: int) -> NDArray[np.float32]:
         key = jax.random.fold_in(jax.random.key(seed), call)
-        return np.asarray(sampler({"state": state_BS}, key[None])[0])
+        return np.asarray(sampler(seen, key[None])[0])
 
     return act
 
 
 def held_out_error(policy: TrainedPolicy, view: View, *, seed: int) -> HeldOutError:
-    """Returns a policy's error on held-out episodes, beside that of doing nothing.
+    """Returns a policy's error on held-out episodes, beside that of doing nothing; together, and by task.
 
     Args:
         view: The held-out side of the view it learned from.
         seed: Of the noise that chunks start from.
 
     Raises:
-        InvalidInput: The view does not fit the policy, or its states and actions cannot be compared.
+        InvalidInput: The view does not fit the policy, or it is a language model.
     """
     shape = policy.recipe.policy
     history = history_of(shape)
     signature = signature_of(fitted(gather(view, np.arange(1), horizon=shape.horizon, history=history), shape), shape)
-    if signature != policy.signature or signature.state_dim != signature.action_dim:
-        raise InvalidInput(
-            "measure an error beside holding the last state",
-            got=str(signature),
-            wanted=f"{policy.signature}, with as many state as action dimensions",
-        )
+    if signature != policy.signature:
+        raise InvalidInput("measure an error on held-out episodes", got=str(signature), wanted=str(policy.signature))
     sampler = _sampler(policy)
     rows = np.unique(np.linspace(0, view.rows - 1, min(view.rows, ROWS_MAX)).astype(np.int64))
-    policy_sum = hold_sum = count = 0.0
+    comparable = signature.state_dim == signature.action_dim
+    squares = []  # Of each row: the policy's, that of holding still, how many numbers.
     for first in range(0, len(rows), ROWS_A_CALL):
         wanted = rows[first : first + ROWS_A_CALL]
         padded = np.pad(wanted, (0, ROWS_A_CALL - len(wanted)), mode="edge")  # One shape: compiled once.
@@ -173,16 +183,27 @@ def held_out_error(policy: TrainedPolicy, view: View, *, seed: int) -> HeldOutEr
         seen = {name: array for name, array in batch.items() if name not in ("actions", "valid")}
         keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), first), SAMPLES)
         predicted_BTA = np.asarray(sampler(seen, keys), np.float64).mean(axis=0)
-        valid_BT = batch["valid"] & (np.arange(ROWS_A_CALL) < len(wanted))[:, None]
-        policy_sum += float(np.square(predicted_BTA - batch["actions"])[valid_BT].sum())
-        hold_sum += float(np.square(batch["state"][:, None] - batch["actions"])[valid_BT].sum())
-        count += float(valid_BT.sum()) * signature.action_dim
-    return HeldOutError(
-        policy=(policy_sum / count) ** 0.5,
-        hold_last_state=(hold_sum / count) ** 0.5,
-        states=len(rows),
-        episodes=len(view.episode_ids),
-    )
+        held_BTA = batch["state"][:, None] if comparable else np.zeros_like(batch["actions"])
+        off = [np.square(each - batch["actions"]).sum(axis=-1) for each in (predicted_BTA, held_BTA)]
+        counts = np.full_like(off[0], signature.action_dim)
+        sums = [np.where(batch["valid"], each, 0.0).sum(axis=1) for each in (*off, counts)]
+        squares.append(np.stack(sums)[:, : len(wanted)])
+    by_row = np.concatenate(squares, axis=1)
+    episodes = np.searchsorted(view.episode_ends, rows, side="right")
+    task_of = np.asarray(view.episodes["task"].to_pylist(), dtype=object)[episodes]
+
+    def error(which: NDArray[np.bool_], tasks: Mapping[str, HeldOutError]) -> HeldOutError:
+        off, held, count = by_row[:, which].sum(axis=1)
+        return HeldOutError(
+            policy=float((off / count) ** 0.5),
+            hold_last_state=float((held / count) ** 0.5) if comparable else None,
+            states=int(which.sum()),
+            episodes=len(np.unique(episodes[which])),
+            tasks=tasks,
+        )
+
+    by_task = {name: error(task_of == name, {}) for name in sorted(set(task_of.tolist()))}
+    return error(np.ones(len(rows), bool), by_task)
 
 
 def _sampler(policy: TrainedPolicy) -> Callable[[Arrays, jax.Array], jax.Array]:

@@ -49,6 +49,7 @@ GROUPS = {
     "data": ("data.data", "Recordings in, versions, training views out."),
     "checkpoint": ("checkpoint", "Look at checkpoints, compare them, take them out and in."),
     "recipe": ("training.recipe", "Look at recipes, and plan them on chips before asking for any."),
+    "eval": ("evaluation.evaluate", "Evaluate checkpoints, compare two, judge them by gates."),
     "team": ("people.team", "List teams, and set what they are promised and allowed."),
     "token": ("people.token", "Let people in: make tokens, list and remove them."),
     "secret": ("people.secret", "Give jobs tokens and passwords: set secrets of teams, list and remove them."),
@@ -85,6 +86,12 @@ class _Group(_Spare):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Returns a verb, None where there is none of that name."""
         return self.commands.get(cmd_name) if cmd_name in self.list_commands(ctx) else None
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Returns the verb that was meant: of a group with a `DEFAULT`, that one where the first word is none."""
+        default = getattr(_loaded(self._module), "DEFAULT", "")
+        named = not default or args[0].startswith("-") or args[0] in self.list_commands(ctx)
+        return super().resolve_command(ctx, args if named else [default, *args])
 
 
 class _Ms(_Spare):

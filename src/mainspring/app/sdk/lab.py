@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from mainspring.app.base.code import TakenCode
     from mainspring.app.sdk.clusters import ClusterVerbs
     from mainspring.app.sdk.data import DataVerbs
+    from mainspring.app.sdk.evaluations import EvaluationVerbs
     from mainspring.app.sdk.plans import PlannedSpec
 
 WAIT_S_MAX = 30 * 86_400.0
@@ -119,6 +120,13 @@ class Lab(LabCalls):
         from mainspring.app.sdk.clusters import ClusterVerbs
 
         return ClusterVerbs(self)
+
+    @cached_property
+    def evaluations(self) -> EvaluationVerbs:
+        """Returns the verbs of what its policies are worth."""
+        from mainspring.app.sdk.evaluations import EvaluationVerbs
+
+        return EvaluationVerbs(self)
 
     def up(
         self,
@@ -280,7 +288,7 @@ class Lab(LabCalls):
             made = planned(spec, self.home)
             on_plan(made)
             spec = made.spec
-        taken = self._take(code, on_code)
+        taken = self.take_code(code, on_code)
         with self.client() as client:
             first = {name: name for name in spec.after} | {name: client.status(name).id for name in after}
             begins_from = begins_from or spec.begins_from
@@ -310,12 +318,18 @@ class Lab(LabCalls):
             code: As for `run`; what is taken is the same for all.
             on_code: As for `run`.
         """
-        taken = self._take(code, on_code)
+        taken = self.take_code(code, on_code)
         submits = (answers.Submit(spec=dataclasses.replace(spec, code=taken)) for spec in specs)
         with self.client() as client:
             return tuple(job for batch in batches(submits) for job in client.submit_batch(batch).jobs)
 
-    def _take(self, code: Path | None, on_code: Callable[[TakenCode], object]) -> Code:
+    def take_code(self, code: Path | None, on_code: Callable[[TakenCode], object] = lambda taken: None) -> Code:
+        """Keeps a working tree in the object store, and returns what a spec says of it.
+
+        Args:
+            code: The folder; None for the environment alone.
+            on_code: Called with what was taken of it.
+        """
         from mainspring.app.base.code import record_environment, snapshot_code
 
         store = self.objects()

@@ -25,6 +25,7 @@ from mainspring.app.base.oidc import fetch
 from mainspring.app.base.system import FILES_WANTED, SystemClock, SystemDice, raise_open_files, tune_for_serving
 from mainspring.app.server.arrivals import Inboxes, Reader
 from mainspring.app.server.engines import Engines
+from mainspring.app.server.evaluations import EvaluationThread
 from mainspring.app.server.notices import NoticeThread
 from mainspring.app.server.output import OutputFile
 from mainspring.app.server.store_grants import agents_environment, grants_of
@@ -134,14 +135,15 @@ def serve(
     extend(server)
     server.measures.registry.register(_home_measures(home, config, inboxes, clock))
     notices = NoticeThread(control, server, config.notices)
+    evaluations = EvaluationThread(control, server)
     traces = TraceThread(control, server, config.traces, instance=url_of(listener, config))
     tune_for_serving()
-    for part in (server, reader, notices, traces):
+    for part in (server, reader, notices, evaluations, traces):
         part.start()
     try:
         server.wait()
     finally:
-        for part in (notices, traces, server, reader):
+        for part in (evaluations, notices, traces, server, reader):
             part.stop()
         engines.close()
         control.store.close()

@@ -114,6 +114,7 @@ attempts = Table(
     Column("seconds", Text, nullable=False, default="{}"),  # Its lead's ledger: node-seconds by use.
     Column("seconds_before", Text, nullable=False, default="{}"),  # The same, of the leads before.
     Column("counted", Boolean, nullable=False, default=False),  # Whether accounts have it: it has ended.
+    Column("profile", Text, nullable=True),  # What was last asked of its ranks.
     UniqueConstraint("job_id", "number", name="attempts_job_number"),
     Index("attempts_state", "state"),
     Index("attempts_ended", "ended_s", "granted_s"),
@@ -487,4 +488,14 @@ breakers = Table(
     metadata,
     _id("cluster", primary_key=True),
     Column("breaker", Text, nullable=False),
+)
+
+evaluation_rules = Table(
+    "evaluation_rules",
+    metadata,
+    _id("name", primary_key=True),
+    _id("team"),
+    Column("owner", _word(255), nullable=False),
+    Column("made_s", Double, nullable=False),
+    Column("rule", Text, nullable=False),
 )

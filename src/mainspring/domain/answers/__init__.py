@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         TeamUse,
         TeamView,
     )
+    from mainspring.domain.answers.evaluations import EvaluationRuleView, EvaluationRun, NewEvaluationRule
     from mainspring.domain.answers.health import (
         ClosureKind,
         Health,

@@ -1,6 +1,8 @@
-"""Evaluates a job's newest checkpoint: `python -m mainspring evaluate`, alone or under an agent.
+"""Evaluates a checkpoint: `python -m mainspring evaluate`, alone or under an agent.
 
-A policy for the simulated arm drives it in closed loop; any other is held against episodes it never saw.
+One that `--checkpoint` names plays episodes in an environment, and its report is kept with it. A job's newest, by
+`--job` and `--view`, is looked at as the main job does: a policy for the simulated arm drives it in closed loop; any
+other is held against episodes it never saw.
 """
 
 from __future__ import annotations
@@ -11,31 +13,74 @@ import sys
 from functools import partial
 from pathlib import Path
 
+from mainspring.app.base.system import SystemClock
 from mainspring.app.server.programs.uses import noted
 from mainspring.checkpoint import load
 from mainspring.data import open_view
+from mainspring.domain.errors import InvalidInput
 from mainspring.domain.ids import JobId
-from mainspring.robots.arm import ACTION_NAMES, STATE_NAMES, Purpose, draw_start
+from mainspring.domain.job import checkpoint_named
+from mainspring.objects import open_store
+from mainspring.robots.arm import ACTION_NAMES, STATE_NAMES
 from mainspring.robots.closed_loop import drive
+from mainspring.robots.environments.port import Start
+from mainspring.robots.evaluation.keeping import keep_evaluation
+from mainspring.robots.evaluation.run import EvaluationRequest, evaluate
 from mainspring.session import Session, open_view_store
 from mainspring.session.jax_distributed import run
 from mainspring.train.evaluate import SAMPLES, TrainedPolicy, held_out_error, make_actor, policy_from
 
+TASKS_TOLD_MAX = 20  # Of a job's result; all are in the report.
+
 
 def main() -> int:
     """Evaluates and prints one JSON line of what came of it; returns the exit code."""
-    parser = argparse.ArgumentParser(description="Evaluates the newest checkpoint of a training job.")
+    parser = argparse.ArgumentParser(description="Evaluates a checkpoint of a training job.")
     parser.add_argument("--objects", required=True, help="URL of the object store")
-    parser.add_argument("--view", required=True, help="id of the view it was trained on")
-    parser.add_argument("--version", default="", help="name of the version it is a view of, for its lineage")
-    parser.add_argument("--cache", type=Path, required=True, help="folder for the view's bytes and compiled programs")
-    parser.add_argument("--job", required=True, help="id of the training job")
-    parser.add_argument("--starts", type=int, default=100, help="unseen starts, for the simulated arm")
+    parser.add_argument(
+        "--cache", type=Path, default=Path("cache"), help="folder for the view's bytes and compiled programs"
+    )
+    parser.add_argument("--starts", type=int, default=100, help="unseen starts")
     parser.add_argument("--seed", type=int, default=0, help="of the starts and of the policy's noise")
+    parser.add_argument("--checkpoint", default="", help="JOB@STEP: which, with a report that is kept with it")
+    parser.add_argument("--env", default="", help="environment to play in; none for held-out episodes alone")
+    parser.add_argument("--job", default="", help="id of the training job, whose newest checkpoint is looked at")
+    parser.add_argument("--view", default="", help="id of the view it was trained on")
+    parser.add_argument("--version", default="", help="name of the version it is a view of, for its lineage")
     words = parser.parse_args()
+    if bool(words.checkpoint) == bool(words.job and words.view):
+        parser.error("name --checkpoint, or --job and --view")
 
-    run(partial(_evaluate, words), standby=False, cache=words.cache / "compiled")
+    evaluation = _evaluate_one if words.checkpoint else _evaluate
+    run(partial(evaluation, words), standby=False, cache=words.cache / "compiled")
     return 0
+
+
+def _evaluate_one(words: argparse.Namespace, session: Session) -> None:
+    job, step = checkpoint_named(words.checkpoint)
+    if step is None:
+        raise InvalidInput("evaluate a checkpoint", got=words.checkpoint, wanted="JOB@STEP")
+    store, total = open_store(words.objects), {"steps": float(words.starts)}
+    asked = EvaluationRequest(
+        job=JobId(job), step=step, environment=words.env, starts=words.starts, seed=words.seed, by=session.job
+    )
+    made = evaluate(
+        store,
+        asked,
+        cache=words.cache / "views",
+        now_s=SystemClock().now_s(),
+        progress=lambda done: session.report(done, total),
+    )
+    keep_evaluation(store, made.report, made.files)
+    facts: dict[str, str | int | float | bool] = {"evaluation": made.report.name, "checkpoint_step": step}
+    if made.report.success is not None:
+        success = made.report.success
+        facts |= {"starts": success.starts, "success_rate": success.rate}
+        facts |= {"success_low": success.interval.low, "success_high": success.interval.high}
+    for error in made.report.held_out[:TASKS_TOLD_MAX]:
+        facts[f"action_error {error.task}"[:200]] = error.policy
+    session.result(facts)
+    print(json.dumps(facts))
 
 
 def _evaluate(words: argparse.Namespace, session: Session) -> None:
@@ -52,11 +97,12 @@ def _evaluate(words: argparse.Namespace, session: Session) -> None:
         error = held_out_error(policy, open_view(store, words.view, views, "holdout"), seed=words.seed)
         facts = {
             "action_error": error.policy,
-            "action_error_hold_last_state": error.hold_last_state,
             "samples_averaged": SAMPLES,
             "held_out_states": error.states,
             "held_out_episodes": error.episodes,
         }
+        if error.hold_last_state is not None:
+            facts["action_error_hold_last_state"] = error.hold_last_state
     facts["checkpoint_step"] = checkpoint.step
     session.result(facts)
     print(json.dumps(facts))
@@ -66,7 +112,7 @@ def _drive_both(
     session: Session, policy: TrainedPolicy, *, starts: int, seed: int
 ) -> dict[str, str | int | float | bool]:
     """Returns how often the policy reaches the goal, beside its untrained self, reporting every episode as a step."""
-    unseen = [draw_start(Purpose.EVALUATION, seed=seed, index=index) for index in range(starts)]
+    unseen = [Start(seed=seed, index=index) for index in range(starts)]
     trained = drive(
         make_actor(policy, seed=seed), unseen, progress=lambda done: session.report(done, {"steps": 2 * starts})
     )

@@ -255,6 +255,46 @@ def _held(team: TeamName | None, cluster: ClusterName | None, node: NodeName | N
     return f"team {team}" if team else f"cluster {cluster}"
 
 
+@final
+@event("evaluation_started")
+class EvaluationStartedEvent(EventFacts):
+    """A rule has a checkpoint of the job evaluated, by the job `by`."""
+
+    rule: str
+    step: int
+    by: JobId
+
+    def __str__(self) -> str:
+        return f"step {self.step} is evaluated by {self.by}, as rule {self.rule} says"
+
+
+@final
+@event("evaluation_dropped")
+class EvaluationDroppedEvent(EventFacts):
+    """An evaluation that waited gave way to that of a newer checkpoint."""
+
+    rule: str
+    step: int
+    by: JobId
+    newer: int
+
+    def __str__(self) -> str:
+        return f"step {self.step} is not evaluated by {self.by}: step {self.newer} came first, as rule {self.rule} says"
+
+
+@final
+@event("evaluation_refused", notable=True)
+class EvaluationRefusedEvent(EventFacts):
+    """A rule could not have a checkpoint evaluated."""
+
+    rule: str
+    step: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"rule {self.rule} cannot have step {self.step} evaluated: {self.reason}"
+
+
 OfJobs: TypeAlias = (
     JobSubmittedEvent
     | JobMovedEvent
@@ -271,4 +311,7 @@ OfJobs: TypeAlias = (
     | NoticeUndeliveredEvent
     | HoldPlacedEvent
     | HoldReleasedEvent
+    | EvaluationStartedEvent
+    | EvaluationDroppedEvent
+    | EvaluationRefusedEvent
 )

@@ -1,0 +1,1 @@
+"""Rules by which checkpoints are evaluated by themselves: kept, decided, carried out."""
