@@ -17,16 +17,17 @@ from mainspring.domain.release import RELEASE
 SRC = Path(wire.__file__).parents[2]
 RANK = "Hello NextGeneration StepReport SnapshotBegin SnapshotCommit RestoreRequest FetchPieces ResultReport"
 RANK += " Welcome StepReply SnapshotSlot RestorePlan PiecesFetched FetchFailed Done Piece Shard"
-RANK += " ViewWanted ViewRefused"
+RANK += " ViewWanted ViewRefused ServingReport"
 NODE = (
     "AgentJoin StandbyAllowed GenerationPrepared RankStarted RankExited RankLeft RankProgress RankResult SnapshotTaken"
+    " RankServing"
 )
 NODE += (
     " StacksDumped ShareStored StoreFailed RestoreFailed AgentLeaving AgentDrained PrepareGeneration StartRanks LeaveAt"
 )
 NODE += " SnapshotPace DumpStacks StoreStep EndAgent AgentChallenge AgentProof AgentWelcome CopyBegin IndexRequest"
 NODE += " Index IndexEntry BytesRequest BytesFollow Holder Holding RankPlace"
-CONTROLLER = "Register Orders RoleOrders Heartbeat HeartbeatReply LeadEvent RankStatus AtRisk"
+CONTROLLER = "Register Orders RoleOrders Heartbeat HeartbeatReply LeadEvent RankStatus Serving AtRisk"
 CONTROLLER += " CredentialsWanted ViewCredentialsWanted StoreCredentials HealthBatch HealthTaken"
 PEOPLE = (
     "AddNodes ArrayView ArrivalView AttemptView ClusterView Event GoodputReport JobView PlanView PlannedStart Problem"

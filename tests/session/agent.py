@@ -133,7 +133,7 @@ class Agent:
             case wire.Hello() | wire.NextGeneration():
                 who = self.welcomes.get()
                 return replace(who, arena_path=who.arena_path or self.arena)
-            case wire.StepReport():
+            case wire.StepReport() | wire.ServingReport():
                 return self.reply
             case wire.SnapshotBegin():
                 return self._slot(message.size_bytes)

@@ -150,6 +150,27 @@ def test_a_long_step_learns_of_a_stop_while_it_is_under_way(agent: Agent) -> Non
     session.close()
 
 
+def test_a_replica_tells_where_it_serves_and_learns_of_a_stop_though_it_takes_no_steps(agent: Agent) -> None:
+    session = agent.session(welcome(world_size=1))
+    assert not session.serving("ws://0.0.0.0:8000", ready=False)
+    session.serving("ws://0.0.0.0:8000", ready=True, in_flight=3, answered=70, missed=1)
+    report = agent.wait(wire.ServingReport, lambda report: report.serving.ready)
+    assert report.serving == wire.Serving(address="ws://0.0.0.0:8000", ready=True, in_flight=3, answered=70, missed=1)
+    agent.reply = wire.StepReply(stop=True, grace_s=7.0)
+    until(lambda: session.serving("ws://0.0.0.0:8000", ready=True))
+    assert session.left() is Then.EXIT
+    session.close()
+
+
+@pytest.mark.parametrize("address", ["node:80", "ws://", "ws://node", "ws://a b:1", "http://node:80/", "ws://node:1/p"])
+def test_a_replica_at_no_address_is_refused(address: str) -> None:
+    session = Session("", pid=1, stopwatch=lambda: 0.0)
+    with pytest.raises(InvalidInput, match="ws://host:port"):
+        session.serving(address, ready=True)
+    with pytest.raises(InvalidInput, match="in_flight"):
+        session.serving("ws://node:80", ready=True, in_flight=-1)
+
+
 def test_every_rank_told_the_same_step_stops_there_and_saves_it(agent: Agent) -> None:
     agent.reply = wire.StepReply(stop=True, stop_at=40, then=Then.REJOIN, snapshot_every=1000)
     sessions = [agent.session(welcome(rank=rank, world_size=2, every=1000)) for rank in (0, 1)]

@@ -209,6 +209,31 @@ class Session:
             raise self._reporter.failure
         return self._stop.stop and self._reached(self._step)
 
+    def serving(self, address: str, *, ready: bool, in_flight: int = 0, answered: int = 0, missed: int = 0) -> bool:
+        """Tells where a replica of a service is called, and its load; returns `stop_requested`.
+
+        Takes microseconds, from any thread. Call it about once a second, and at once when `ready` changes: a replica of
+        which nothing is heard is given no requests, and in the end replaced.
+
+        Args:
+            address: Where it listens: "ws://host:port". Clients are sent to this node's own address, whatever the host.
+            ready: Whether it answers: False while it loads and warms up, and once it is about to leave.
+            in_flight: Requests under way or waiting; by this the number of replicas follows the load.
+            answered: Requests answered since this process began.
+            missed: Requests since then that were not answered within their deadline.
+
+        Raises:
+            InvalidInput: It is no such address, or a count is below 0.
+            Unavailable: The agent is gone.
+        """
+        told = wire.Serving(address=address, ready=ready, in_flight=in_flight, answered=answered, missed=missed)
+        if self._line is None:
+            return False
+        self._reporter.serve(told)
+        if self._reporter.failure is not None:
+            raise self._reporter.failure
+        return self.stop_requested
+
     def timed(self, iterator: Iterator[Item]) -> Iterator[Item]:
         """Returns the iterator's items; the time the program waits for them counts as a data stall.
 

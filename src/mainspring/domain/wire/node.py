@@ -9,7 +9,7 @@ from enum import Enum
 from mainspring.domain.codec import message
 from mainspring.domain.ids import AttemptId, NodeName, RoleName
 from mainspring.domain.release import Unknown as Unknown
-from mainspring.domain.wire.facts import Detail
+from mainspring.domain.wire.facts import Detail, Serving
 from mainspring.domain.wire.rank import Done, Shard, Then
 
 SEGMENT_BYTES = 256 << 20  # Sent again, at most, for each that was under way when a line broke: 2 s of 1 Gbit/s.
@@ -167,6 +167,15 @@ class RankProgress:
     seconds: Mapping[str, float] = field(default_factory=dict)
 
 
+@message("RankServing")
+class RankServing:
+    """Agent -> lead: what a rank that serves told of itself last."""
+
+    generation: int
+    rank: int
+    serving: Serving
+
+
 @message("RankResult")
 class RankResult:
     """Agent -> lead: a rank's result; `sequence` counts from 1 in the agent's life, so repeats are dropped."""
@@ -311,6 +320,7 @@ AgentToLead = (
     | RankExited
     | RankLeft
     | RankProgress
+    | RankServing
     | RankResult
     | SnapshotTaken
     | StacksDumped

@@ -9,7 +9,7 @@ from enum import Enum
 from mainspring.domain.codec import message
 from mainspring.domain.ids import AttemptId, JobId, RoleName
 from mainspring.domain.release import Unknown
-from mainspring.domain.wire.facts import Detail
+from mainspring.domain.wire.facts import Detail, Serving
 
 # After a rank's socket: where its agent hands it files, if there. Asked by the path it was told and a line end.
 FILES_SUFFIX = ".files"
@@ -89,6 +89,13 @@ class StepReply:
     grace_s: float = 0.0
     then: Then = Then.EXIT
     snapshot_every: int = 1
+
+
+@message("ServingReport")
+class ServingReport:
+    """A replica of a service tells where it is called and what it has to do; the answer is a `StepReply`."""
+
+    serving: Serving
 
 
 @message("NextGeneration")
@@ -244,7 +251,9 @@ class Done:
     """Acknowledges a message that has no other answer; between agent and lead, shows on a quiet line that one lives."""
 
 
-RankRequest = StepReport | SnapshotBegin | SnapshotCommit | RestoreRequest | FetchPieces | ResultReport | Unknown
+RankRequest = (
+    StepReport | ServingReport | SnapshotBegin | SnapshotCommit | RestoreRequest | FetchPieces | ResultReport | Unknown
+)
 """What a rank may ask its agent in a generation; between two of them a process asks for the `NextGeneration`."""
 
 RankResponse = Welcome | StepReply | SnapshotSlot | RestorePlan | PiecesFetched | FetchFailed | Done

@@ -136,7 +136,13 @@ News: TypeAlias = (
 
 # Of what an agent says: what counts only of a rank that runs in this generation, and only of a place that is its own.
 OF_A_RUN = (
-    wire.RankStarted | wire.RankProgress | wire.RankExited | wire.RankLeft | wire.RestoreFailed | wire.StacksDumped
+    wire.RankStarted
+    | wire.RankProgress
+    | wire.RankServing
+    | wire.RankExited
+    | wire.RankLeft
+    | wire.RestoreFailed
+    | wire.StacksDumped
 )
 OF_A_PLACE = wire.RankResult | wire.ShareStored | wire.StoreFailed
 

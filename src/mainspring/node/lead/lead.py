@@ -172,8 +172,8 @@ class Lead:
                 self._prepared(agent, message)
             case wire.RestoreFailed() if self.phase in (Phase.PREPARING, Phase.RUNNING):
                 self._unrestored(agent, message.reason, corrupt=message.corrupt)
-            case wire.RankStarted():
-                self._running.started(message.rank, message.pid)
+            case wire.RankStarted() | wire.RankServing():
+                self._running.told(message)
             case wire.RankExited() if self.phase is Phase.RUNNING:
                 self._follow(self._running.exited(agent, message))
             case wire.RankLeft() if self.phase is Phase.RUNNING:

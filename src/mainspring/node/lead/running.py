@@ -176,6 +176,7 @@ class RunningGeneration:
                 pid=self._ranks[rank].pid,
                 alive=self._ranks.alive(rank),
                 step=self._ranks[rank].step,
+                serving=self._ranks.serving(rank, self._outbox.now_s),
             )
             for rank, place in self._members.places.items()
             if rank in self._ranks and (rank in self._members.active or agents[place.agent].leaving_s is None)
@@ -188,9 +189,15 @@ class RunningGeneration:
 
     # ------------------------------------------------------------ what ranks do
 
-    def started(self, rank: int, pid: int) -> None:
-        """Takes note of a rank's process."""
-        self._ranks.started(rank, pid)
+    def told(self, message: wire.RankStarted | wire.RankServing) -> None:
+        """Takes note of a rank's process, or of what a rank that serves tells of itself."""
+        match message:
+            case wire.RankStarted():
+                self._ranks.started(message.rank, message.pid)
+            case wire.RankServing():
+                self._ranks.serves(message.rank, message.serving, self._outbox.now_s)
+                if message.rank == min(self._members.active):
+                    self._ledger.served(self._outbox.now_s, ready=message.serving.ready)
 
     def result(self, message: wire.RankResult) -> None:
         """Takes a rank's result; one told again is ignored."""

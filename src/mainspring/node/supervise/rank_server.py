@@ -36,6 +36,8 @@ class RankSlot:
         progress: Its newest progress that the lead has not been told.
         told: What the lead was told last of its progress, but for where its time went.
         told_s: When that was.
+        serving: What the lead was told last of how it serves.
+        serving_s: When that was.
         stepped_in: The newest generation it has reported a step of.
         results: What its program gave as results, newest last.
         results_told: How many it gave, in all generations.
@@ -51,6 +53,8 @@ class RankSlot:
     progress: wire.RankProgress | None = None
     told: wire.RankProgress | None = None
     told_s: float = 0.0
+    serving: wire.RankServing | None = None
+    serving_s: float = 0.0
     stepped_in: int = 0
     results: list[wire.RankResult] = field(default_factory=list)
     results_told: int = 0
@@ -84,6 +88,9 @@ class Supervisor(Protocol):
 
     def stepped(self, desk: RankSlot, report: wire.StepReport) -> None:
         """Takes a step report."""
+
+    def serves(self, desk: RankSlot, report: wire.ServingReport) -> None:
+        """Takes word of how a rank serves."""
 
     def idle(self, life: RankConnection) -> None:
         """Takes word that the process waits for the next generation."""
@@ -235,6 +242,9 @@ class RankConnection:
             case wire.StepReport():
                 self._supervisor.stepped(desk, message)
                 return self._supervisor.step_reply(self)
+            case wire.ServingReport():
+                self._supervisor.serves(desk, message)
+                return self._supervisor.step_reply(self)
             case wire.SnapshotBegin():
                 slot = await desk.arena.begin(message.size_bytes)
                 if slot.offset < 0:
@@ -273,7 +283,7 @@ class RankConnection:
         """Answers a process whose generation is over, so that it leaves it unharmed: nothing it says counts."""
         over = f"generation {self.generation} is over"
         match message:
-            case wire.StepReport():
+            case wire.StepReport() | wire.ServingReport():
                 return self._supervisor.step_reply(self)
             case wire.SnapshotBegin():
                 return wire.SnapshotSlot(offset=-1, reason=over)

@@ -113,6 +113,8 @@ class RankSupervisor:
         for desk in self._desks.values():
             if desk.told is not None and desk.told.generation == self.generation:
                 self.tell_lead(desk.told)
+            if desk.serving is not None and desk.serving.generation == self.generation:
+                self.tell_lead(desk.serving)
         for role in sorted(self._allowed):
             self.tell_lead(wire.StandbyAllowed(role=role))
         ends: list[wire.AgentToLead] = [*self._now.left.values(), *self._now.exits.values()]
@@ -395,6 +397,17 @@ class RankSupervisor:
             self._generation_steps()
         if fresh or self._clock.monotonic_s() - desk.told_s >= self._progress_every_s():
             self._tell_progress(desk)
+
+    def serves(self, desk: RankSlot, report: wire.ServingReport) -> None:
+        """Tells the lead how a rank serves: at once what clients are sent by, its load as often as progress."""
+        told, now_s = desk.serving, self._clock.monotonic_s()
+        before = None if told is None or told.generation != self.generation else told.serving
+        now = report.serving.at(self._host)  # A program cannot send clients to other machines.
+        same = before is not None and (before.address, before.ready) == (now.address, now.ready)
+        if not same or now_s - desk.serving_s >= self._progress_every_s():
+            desk.serving = wire.RankServing(generation=self.generation, rank=desk.rank, serving=now)
+            desk.serving_s = now_s
+            self.tell_lead(desk.serving)
 
     def _generation_steps(self) -> None:
         """Once all ranks here step: gives up what was staged, copies what was resumed from, starts spare processes."""
