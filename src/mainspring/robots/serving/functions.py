@@ -43,11 +43,9 @@ class FunctionPolicy:
     def infer(self, asked: Sequence[Asked]) -> FloatArray:
         """Returns the chunks that the function gives."""
         seen = [dict(each.observation) for each in asked]
-        given = self._function(seen) if self._batched else [self._function(each) for each in seen]
-        if isinstance(given, Mapping):
-            given = given.get("actions")
-        chunks = np.asarray([each.get("actions") if isinstance(each, Mapping) else each for each in given])
-        return chunks
+        given: Any = self._function(seen) if self._batched else [self._function(each) for each in seen]
+        chunks = [each.get("actions") if isinstance(each, Mapping) else each for each in given]
+        return np.asarray(chunks)  # Which is looked at before it is sent, whatever it is.
 
 
 def function_named(source: str) -> Callable[[Any], Any]:

@@ -106,7 +106,8 @@ def check_chunk(chunk_TA: FloatArray, limits: ActionLimits | None) -> None:
     if chunk_TA.shape[1] != len(limits.low):
         got = f"actions of {chunk_TA.shape[1]} numbers"
         raise UnsafeChunk("send a chunk", got=got, wanted=f"{len(limits.low)}, as the robot's limits have")
-    beyond = (chunk_TA < np.float32(limits.low)) | (chunk_TA > np.float32(limits.high))
+    low_A, high_A = np.asarray(limits.low, np.float32), np.asarray(limits.high, np.float32)
+    beyond = (chunk_TA < low_A) | (chunk_TA > high_A)
     if beyond.any():
         step, dim = np.argwhere(beyond)[0].tolist()
         raise UnsafeChunk(

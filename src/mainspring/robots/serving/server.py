@@ -15,7 +15,7 @@ import http
 import logging
 import math
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
 
@@ -397,7 +397,7 @@ def _hashed(token: str) -> bytes:
     return hashlib.sha256(token.encode()).digest()
 
 
-def _bounded(state: _State, most: int) -> Callable[..., ServerConnection]:
+def _bounded(state: _State, most: int) -> type[ServerConnection]:
     """Returns the class of connections of which there are never more than so many; one more is hung up on at once."""
 
     class Bounded(ServerConnection):

@@ -110,7 +110,7 @@ def unpack(data: bytes) -> Any:
         )
     except InvalidMessage:
         raise
-    except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
+    except (ValueError, TypeError, OverflowError, RecursionError, msgpack.UnpackException) as error:
         raise InvalidMessage(
             "read a message", got=str(error)[:200] or type(error).__name__, wanted="msgpack"
         ) from error

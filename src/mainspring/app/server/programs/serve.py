@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import logging
 import signal
 import socket
@@ -107,33 +108,40 @@ async def serve(words: argparse.Namespace) -> int:
     raise_open_files()
     tune_for_serving()
     await server.start(listening, ssl=context)
-    address = words.address or f"{words.host}:{server.port}"
+    host = f"[{words.host}]" if ":" in words.host else words.host
+    address = words.address or f"{'ws' if context is None else 'wss'}://{host}:{server.port}"
     _log.info("serving %s on %s", policy.facts.name, address)
     telling = asyncio.create_task(_tell(session, server, address, ended))
     await ended.wait()
-    await server.stop(drain_s=words.drain)
     await telling
+    await server.stop(drain_s=words.drain)
     _log.info("served %d chunks, %d late", server.serving.answered, server.serving.missed)
     return 0
 
 
 async def _tell(session: Session, server: PolicyServer, address: str, ended: asyncio.Event) -> None:
-    """Tells the session how the server does, until it is to end."""
-    while not ended.is_set():
+    """Tells the session how the server does, until it is to end, and then that it leaves."""
+    while True:
         told = server.serving
         try:
-            session.serving(
-                address, ready=told.ready, in_flight=told.in_flight, answered=told.answered, missed=told.missed
+            stops = session.serving(
+                address,
+                ready=told.ready and not ended.is_set(),
+                in_flight=told.in_flight,
+                answered=told.answered,
+                missed=told.missed,
             )
         except Unavailable as error:  # Its agent is gone; robots are still there, until the engine ends the rank.
             _log.warning("%s", error)
-        if session.stop_requested:
+            stops = False
+        if ended.is_set():
+            return
+        if stops:
             ended.set()
-        try:
+            continue
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(TELL_S):
                 await ended.wait()
-        except TimeoutError:
-            continue
 
 
 def _policy(words: argparse.Namespace) -> ServedPolicy:
