@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -108,3 +109,10 @@ async def ask(line: ClientConnection, observation: Mapping[str, Any]) -> Any:
     await line.send(pack(observation))
     answer = await line.recv()
     return answer if isinstance(answer, str) else unpack(answer)
+
+
+async def until(holds: Callable[[], bool], *, limit_s: float = 60.0) -> None:
+    """Waits until something holds."""
+    async with asyncio.timeout(limit_s):
+        while not holds():  # noqa: ASYNC110 # Many things hold or not, in a server that tells nobody.
+            await asyncio.sleep(0.002)

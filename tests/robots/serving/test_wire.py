@@ -30,7 +30,7 @@ ARRAYS = [
     np.arange(24, dtype=np.uint8).reshape(2, 3, 4),
     np.linspace(0, 1, 7),
     np.zeros((0, 3), np.float32),
-    np.float16([1, -2]),
+    np.array([1, -2], np.float16),
     np.array(3, np.int64),
     np.array([True, False]),
     np.array(["pick", "place it"]),

@@ -93,7 +93,7 @@ class RobotClient:
         self._last: FloatArray | None = None
         self._delays: deque[int] = deque(maxlen=DELAYS_SEEN)
         self._requests: asyncio.Queue[tuple[int, bytes]] = asyncio.Queue(1)
-        self._asking = False
+        self.asking = False
 
     async def __aenter__(self) -> RobotClient:
         self._task = asyncio.create_task(self._run())
@@ -117,7 +117,7 @@ class RobotClient:
         """
         now = self._step
         self._step += 1
-        if not self._asking and (self._left(now) == 0 or now - self._begins >= self._every):
+        if not self.asking and (self._left(now) == 0 or now - self._begins >= self._every):
             self._ask(now, observation)
         if self._left(now) and self._held <= self._hold_steps and self._chunk is not None:
             self._held, self._last = 0, self._chunk[now - self._begins]
@@ -138,7 +138,7 @@ class RobotClient:
             ours["prev_chunk_left_over"] = self._chunk[now - self._begins :]
             ours |= {"inference_delay": delay, "execution_horizon": left}
             ours["deadline_ms"] = left * self._period_ms
-        self._asking = True
+        self.asking = True
         self._requests.put_nowait((now, pack({**observation, OURS: ours})))
 
     async def _run(self) -> None:
@@ -170,24 +170,27 @@ class RobotClient:
                 self.trouble = answer
             else:
                 self._take(asked, unpack(answer))
-            self._asking = False
+            self.asking = False
 
     def _forget_request(self) -> None:
         """What was asked for does not come any more: the next step asks anew, of what it sees then."""
         with contextlib.suppress(asyncio.QueueEmpty):
             self._requests.get_nowait()
-        self._asking = False
+        self.asking = False
 
     def _take(self, asked: int, answer: Any) -> None:
         """Follows a chunk from the step on that is next, unless it is none or that step is past its end."""
-        chunk = answer.get("actions") if isinstance(answer, dict) else None
-        if not isinstance(chunk, np.ndarray) or chunk.ndim != 2 or not np.isfinite(chunk).all():
+        told = answer if isinstance(answer, dict) else {}
+        chunk, ours = told.get("actions"), told.get(OURS)
+        whole = isinstance(chunk, np.ndarray) and chunk.ndim == 2 and chunk.size and chunk.dtype.kind in "fiu"
+        if not isinstance(chunk, np.ndarray) or not whole or not np.isfinite(chunk).all():
             self.trouble = "the server sent no chunk of numbers"
             return
         self._delays.append(self._step - asked)
         if asked >= self._begins and asked + len(chunk) > self._step:  # Not of an episode before, and not over yet.
+            version = ours.get("policy_version") if isinstance(ours, dict) else None
             self._chunk, self._begins = chunk.astype(np.float32), asked
-            self._version = int(answer.get(OURS, {}).get("policy_version", 0))
+            self._version = version if isinstance(version, int) else 0
             self.trouble = ""
 
 

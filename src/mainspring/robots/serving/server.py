@@ -16,7 +16,7 @@ import logging
 import math
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, final
 
 from websockets.asyncio.server import Server, ServerConnection, serve
@@ -38,7 +38,6 @@ _strangers.setLevel(logging.CRITICAL)
 
 PROTOCOL = 1  # Of what is ours in a message.
 SPARE_CONNECTIONS = 64  # Beyond the robots', for health checks and metrics.
-HANDSHAKE_S = 10.0
 PING_S = 20.0  # A robot that is gone without a word is noticed after twice that.
 SEEDS_BITS = 31
 INVALID_DATA, GOING_AWAY = 1003, 1001  # Source: RFC 6455, section 7.4.1.
@@ -56,6 +55,7 @@ class ServeLimits:
         requests_per_s: Of one robot, over any length of time; a control loop asks for a chunk once in several steps.
         burst: Requests of one robot at once.
         send_s: How long a robot may take to read an answer; one that never reads is hung up on.
+        handshake_s: How long somebody may take to say that it is a robot.
     """
 
     message_bytes: int = 24 << 20
@@ -64,6 +64,7 @@ class ServeLimits:
     requests_per_s: float = 100.0
     burst: int = 100
     send_s: float = 10.0
+    handshake_s: float = 10.0
 
     def __post_init__(self) -> None:
         """Checks every field.
@@ -71,9 +72,10 @@ class ServeLimits:
         Raises:
             InvalidInput: One is not positive.
         """
-        for name in ("message_bytes", "connections", "waiting", "requests_per_s", "burst", "send_s"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise InvalidInput("bound a policy server", on=name, got=str(getattr(self, name)), wanted="more than 0")
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if not 0 < value < math.inf:
+                raise InvalidInput("bound a policy server", on=each.name, got=str(value), wanted="more than 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +147,11 @@ class PolicyServer:
         port: int = next(iter(self._state.server.sockets)).getsockname()[1]
         return port
 
+    @property
+    def connections(self) -> int:
+        """Returns how many there are, whether robots' or not."""
+        return self._state.connections
+
     async def start(self, listening: socket.socket, *, ssl: Any = None) -> None:
         """Listens from now on.
 
@@ -163,7 +170,7 @@ class PolicyServer:
             compression=None,
             max_size=self.limits.message_bytes,
             max_queue=2,  # A robot waits for its answer: more is a flood, and stays in its own socket.
-            open_timeout=HANDSHAKE_S,
+            open_timeout=self.limits.handshake_s,
             ping_interval=PING_S,
             ping_timeout=PING_S,
             close_timeout=1.0,
