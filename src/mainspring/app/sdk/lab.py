@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from mainspring.app.sdk.clusters import ClusterVerbs
     from mainspring.app.sdk.data import DataVerbs
     from mainspring.app.sdk.plans import PlannedSpec
+    from mainspring.app.sdk.samples import Samples
 
 WAIT_S_MAX = 30 * 86_400.0
 TRAINING = {"mainspring", "train", "--recipe"}  # Words of a command that a plan may know something of.
@@ -400,6 +401,22 @@ class Lab(LabCalls):
                     return
                 else:
                     time.sleep(_POLL_S)
+
+    def samples(self, job: str, *metrics: str, points: int = 2_000, attempt: int | None = None) -> Samples:
+        """Returns what a job's ranks reported step by step, as curves of NumPy arrays by name.
+
+        Args:
+            job: Its id or name.
+            *metrics: Names; all when there are none.
+            points: Of each curve, about so many: it goes through what was least and most in each stretch.
+            attempt: Only of the attempt of this number.
+
+        Raises:
+            NotFound: No such job, or nothing was reported under a name.
+        """
+        from mainspring.app.sdk.samples import Samples
+
+        return Samples(self.job_samples(job, metrics=",".join(metrics), points=points, attempt=attempt))
 
     def wait(
         self, job: str, *, timeout_s: float = WAIT_S_MAX, on_look: Callable[[answers.JobView], None] = lambda view: None
