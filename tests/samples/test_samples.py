@@ -89,6 +89,18 @@ def test_reports_told_again_count_once_and_those_of_a_rank_nobody_placed_never()
     assert part.step.tolist() == [1, 2]
 
 
+def test_first_rank_that_reports_later_than_another_is_the_one_that_counts_also_at_another_place() -> None:
+    recorder = Recorder(places(3), now_s=0.0)
+    for generation, first in ((1, 0), (2, 2)):
+        for step in (1, 2):
+            beside = RankProgress(generation=generation, rank=1, step=step, time_s=1.0, metrics={"loss": 9.0})
+            recorder.note(beside, 1.0)
+            recorder.note(told(step, float(step), rank=first, generation=generation, loss=float(first)), 1.0)
+    curve = curve_of(stretches(recorder.part()), "loss", points=10)
+    assert curve is not None
+    assert curve.value.tolist() == [0.0, 0.0, 2.0, 2.0]
+
+
 def test_time_of_a_step_leaves_out_what_is_beside_it() -> None:
     def report(step: int, time_s: float, **seconds: float) -> RankProgress:
         sample = StepSample(step=step, time_s=time_s, metrics={"loss": 1.0}, seconds=seconds)
@@ -116,7 +128,8 @@ def test_metrics_are_those_of_the_lowest_rank_that_reports_any_role_by_role() ->
     two = (*places(2), RankPlace(rank=2, role=RoleName("sampler"), role_rank=0, role_size=1, agent=1))
     recorder = Recorder(two, now_s=0.0)
     for step in (1, 2):
-        recorder.note(RankProgress(generation=1, rank=0, step=step, time_s=float(step)), 1.0)
+        quiet = (StepSample(step=step, time_s=1.0),)
+        recorder.note(RankProgress(generation=1, rank=0, step=step, time_s=float(step), samples=quiet), 1.0)
         metrics = {"loss": 1.0}
         recorder.note(RankProgress(generation=1, rank=1, step=step, time_s=float(step), metrics=metrics), 1.0)
         recorder.note(told(step, float(step), rank=2, metrics={"reward": 5.0}), 1.0)

@@ -44,10 +44,10 @@ class _RankSeen:
 
 @dataclass(slots=True)
 class _Reporter:
-    """A role's rank whose metrics are kept: the lowest that reports any; its last sample."""
+    """A role's rank whose metrics are kept: in each generation the lowest that reports any; its last sample."""
 
     rank: int
-    generation: int = 0
+    generation: int
     step: int = -1
     time_s: float = 0.0
     names: set[str] = field(default_factory=set)
@@ -67,6 +67,7 @@ class Recorder:
         self._roles: dict[int, RoleName] = {}
         self._ranks: dict[int, _RankSeen] = {}
         self._reporters: dict[RoleName, _Reporter] = {}
+        self._quiet: set[RoleName] = set()  # Whose first rank steps and reports nothing: another may.
         self._names: dict[str, int] = {}
         self._rows: list[_Row] = []
         self._windows: list[_Window] = []
@@ -100,10 +101,13 @@ class Recorder:
         if (told.generation, told.step) <= (seen.generation, seen.step):
             return
         self._measure(seen, told)
+        role = self._roles[told.rank]
         if told.samples:
+            if not any(sample.metrics or sample.not_finite for sample in told.samples):
+                self._quiet.add(role)
             for sample in told.samples:
                 self._sample(told.rank, told.generation, sample)
-        elif told.metrics:
+        elif told.metrics and role in self._quiet:
             whole = StepSample(step=told.step, time_s=told.time_s, metrics=told.metrics, seconds=told.seconds)
             self._sample(told.rank, told.generation, whole)
         self.look(now_s)
@@ -142,10 +146,11 @@ class Recorder:
     def _sample(self, rank: int, generation: int, sample: StepSample) -> None:
         role = self._roles[rank]
         reporter = self._reporters.get(role)
-        if reporter is None or rank < reporter.rank:
+        if reporter is None or rank < reporter.rank or generation > reporter.generation:
             if not sample.metrics and not sample.not_finite:
                 return
-            reporter = self._reporters[role] = _Reporter(rank=rank)
+            names = reporter.names if reporter is not None else set()
+            reporter = self._reporters[role] = _Reporter(rank=rank, generation=generation, names=names)
         if rank != reporter.rank or (generation, sample.step) < (reporter.generation, reporter.step):
             return
         values = {**sample.metrics, **dict.fromkeys(sample.not_finite, inf), **_times(reporter, generation, sample)}

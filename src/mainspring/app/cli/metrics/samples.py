@@ -46,6 +46,8 @@ def samples(
         render.show(told[0], look=lambda: metrics_table(told[0]))
     else:
         shown = metric or _common(told)
+        if not shown:
+            raise NotFound("compare samples", got="no metric that both have reported", next_step=f"ms samples {name}")
         names = (name, beside)
         for one in shown:
             curves = [(names[at], series) for at, each in enumerate(told) if (series := _named(each, one)) is not None]
@@ -86,8 +88,6 @@ def _common(told: list[JobSamples] | tuple[JobSamples, ...]) -> list[str]:
     """Returns the names of what all have reported themselves, a loss first; where there are none, of any."""
     shared = [name for name in told[0].names if all(name in each.names for each in told)]
     own = [name for name in shared if not name.startswith(TIME_PREFIX)] or shared
-    if not own and any(each.names for each in told):
-        raise NotFound("compare jobs", got="no metric that both have reported", next_step="name one with --metric")
     return sorted(own, key=lambda name: (name != "loss", "loss" not in name, name))
 
 
