@@ -11,7 +11,7 @@ from rich.text import Text
 
 from mainspring.app.render.tables import Listing
 from mainspring.app.sdk.samples import Differing
-from mainspring.domain.answers import JobSamples, MetricSeries
+from mainspring.domain.answers import Event, JobSamples, MetricSeries
 
 COLUMNS, ROWS = 72, 14  # Of a plot: half of what most terminals show.
 STYLES = ("cyan", "magenta")  # Of the first and the second job; told apart without colours too, by the legend's ends.
@@ -137,3 +137,11 @@ def comparison(
 def _words(value: object) -> str:
     said = "-" if value is None else " ".join(map(str, value)) if isinstance(value, list) else str(value)
     return said if len(said) <= _WORDS_MAX else said[: _WORDS_MAX - 1] + "…"
+
+
+def stacks_panel(found: Sequence[Event]) -> RenderableType:
+    """Returns where ranks stand, those at one place together, the most first."""
+    parts: list[RenderableType] = []
+    for one in found:
+        parts += [Text(str(one.told), style="bold"), Text(str(one.detail.get("stacks", ""))), ""]
+    return Group(*parts)

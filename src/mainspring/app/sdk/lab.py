@@ -418,6 +418,31 @@ class Lab(LabCalls):
 
         return Samples(self.job_samples(job, metrics=",".join(metrics), points=points, attempt=attempt))
 
+    def stacks(
+        self, job: str, *, reason: str = "to see where it stands", timeout_s: float = 60.0
+    ) -> tuple[answers.Event, ...]:
+        """Asks where a job's ranks stand, and returns what its lead tells: an event for each place, with the stacks.
+
+        Args:
+            job: Its id or name.
+            reason: Why, for the audit log.
+            timeout_s: How long to wait at most.
+
+        Raises:
+            Conflict: None of its ranks run.
+            Unavailable: Its lead has not told in time.
+        """
+        deadline = time.monotonic() + timeout_s
+        with self.client() as client:
+            job = client.ask_stacks(job, answers.Reason(reason=reason)).id
+            asked = max(one.sequence for one in client.job_events(job, newest=True) if one.kind == "stacks_asked")
+            while time.monotonic() < deadline:
+                found = [one for one in client.job_events(job, since=asked) if one.kind == "stacks_seen"]
+                if found:  # All of one look come with one heartbeat.
+                    return tuple(found)
+                time.sleep(_POLL_S)
+        raise Unavailable("see where ranks stand", on=job, got=f"no word of its lead in {timeout_s:g} s")
+
     def wait(
         self, job: str, *, timeout_s: float = WAIT_S_MAX, on_look: Callable[[answers.JobView], None] = lambda view: None
     ) -> answers.JobView:

@@ -411,7 +411,7 @@ def heartbeat(connection: sa.Connection, beat: Heartbeat, now_s: float) -> Heart
         cause = StopCause.TAKEN if taken else StopCause.OUTCOME
         reason = beat.reason or f"its lead reported {outcome.value}"
         ledger.stop_attempt(current, cause, f"cluster {attempt.cluster} took it back: {reason}" if taken else reason)
-    return HeartbeatReply(acknowledged=seen, gone=_gone(connection, attempt))
+    return HeartbeatReply(acknowledged=seen, gone=_gone(connection, attempt), stacks=attempt.stacks_asked)
 
 
 def _recalled(ledger: StateWriter, attempt: AttemptRecord, beat: Heartbeat) -> AttemptRecord:

@@ -1,4 +1,4 @@
-"""Calls about what ranks of a job measured."""
+"""Calls about what ranks of a job measured, and where they stand."""
 
 # mypy: disable-error-code="empty-body"
 
@@ -51,3 +51,7 @@ class SampleCalls:
             columns: At most so many stretches of time.
             rows: At most so many rows of ranks.
         """
+
+    @route("POST", "/jobs/{job}/stacks", may=Right.STEER_JOBS, handler="steering.ask_stacks")
+    def ask_stacks(self, job: str, body: answers.Reason) -> answers.JobView:
+        """Asks where the ranks of a job stand; some seconds later its events tell so (`stacks_seen`)."""

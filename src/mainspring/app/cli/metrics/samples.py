@@ -1,4 +1,4 @@
-"""`ms samples` and `ms compare`: what ranks reported step by step, and how two jobs differ."""
+"""`ms samples`, `ms compare`, `ms stacks`: what ranks reported step by step, how two jobs differ, where ranks stand."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 from mainspring.app import render
 from mainspring.app.cli.arguments import Json, LabContext
 from mainspring.app.cli.jobs import JobName
-from mainspring.app.render.samples import comparison, curves_plot, metrics_table
+from mainspring.app.render.samples import comparison, curves_plot, metrics_table, stacks_panel
 from mainspring.app.sdk.lab import Lab
 from mainspring.domain.answers import POINTS_MAX, JobSamples, MetricSeries
 from mainspring.domain.errors import InvalidInput, NotFound
@@ -104,3 +104,14 @@ def _write_csv(told: list[JobSamples]) -> None:
 def _cell(name: str) -> str:
     """Returns a name that no spreadsheet takes for a formula."""
     return f"'{name}" if name[:1] in ("=", "+", "-", "@", "\t", "\r") else name
+
+
+def stacks(
+    context: LabContext,
+    name: JobName,
+    reason: Annotated[str, typer.Option(help="Why, for the audit log.", metavar="WORDS")] = "to see where it stands",
+    as_json: Json = False,
+) -> None:
+    """Show where a job's ranks stand now: its lead asks each for its stacks, and puts equal ones together."""
+    found = context.obj.stacks(name, reason=reason)
+    render.show(found, as_json=as_json, look=lambda: stacks_panel(found))
