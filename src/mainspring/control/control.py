@@ -22,6 +22,7 @@ from mainspring.control.service.nodes.care import NodeCare
 from mainspring.control.service.people import People
 from mainspring.control.service.questions import Questions
 from mainspring.control.service.retention.sweeping import Keeping
+from mainspring.control.service.samples import Samples
 from mainspring.control.service.steering.jobs import Steering
 from mainspring.control.service.steering.pausing import Pauses
 from mainspring.control.service.steering.repeats import Repeats
@@ -144,6 +145,11 @@ class Control:
     def retention(self) -> Keeping:
         """Returns what is kept of what is over, and where the rest went."""
         return Keeping(self.store, self.clock, self._access.objects_url, self.settings, self._engines)
+
+    @property
+    def samples(self) -> Samples:
+        """Returns what ranks reported, step by step."""
+        return Samples(self.store, self._access.objects_url)
 
     @property
     def pauses(self) -> Pauses:
@@ -472,14 +478,7 @@ class Control:
             NotAllowed: The token is not the attempt's, or the store refuses.
             Unavailable: The store does not give them now.
         """
-        view = call.view if isinstance(call, ViewCredentialsWanted) else ""
-        with self.store.read() as connection:
-            attempt = posting(connection, call.allocation, caller).attempt
-            caller.require_attempt(attempt.id, "get credentials of the object store")
-            if self._access.grants is None:
-                raise NotFound("get credentials of the object store", got="a server without objects_role")
-            access = agents.store_access(connection, attempt, view)
-        return self._access.grants.grant(access, holder=f"{attempt.id}.{view}" if view else attempt.id)
+        return agents.granted(self.store, call, caller, self._access.grants)
 
     def heartbeat(self, beat: Heartbeat, caller: Caller, *, newer: bool = False) -> HeartbeatReply:
         """Takes a lead's report and returns what it need not repeat.

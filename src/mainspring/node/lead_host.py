@@ -32,6 +32,7 @@ from mainspring.node.lead.effects import (
 )
 from mainspring.node.lead.lead import Lead
 from mainspring.node.lead.reports import Answered, Reports
+from mainspring.node.lead_samples import SampleWriter
 from mainspring.node.net.connection import Connection
 from mainspring.node.net.controller import ControllerClient
 from mainspring.node.snapshots.stores import Stores
@@ -73,6 +74,7 @@ class LeadHost:
         self._tasks = tasks
         self._coordinators = Coordinators(host)
         self._reports = Reports(orders, self._lead)
+        self._samples = SampleWriter(orders, stores, clock)
         self._eventful = asyncio.Event()
         self._claim = Claim(number=orders.number, epoch=orders.epoch)
         self._starting = asyncio.Lock()
@@ -95,10 +97,12 @@ class LeadHost:
     async def run(self) -> None:
         """Leads until the outcome is acknowledged, the attempt is fenced, or the controller was away too long."""
         self._tasks.spawn(self._tick())
+        self._tasks.spawn(self._samples.run())
         try:
             await self._report()
         finally:
             self._tasks.cancel()
+            await self._samples.last()
             await self._coordinators.stop()
             for line in self._lines.values():
                 line.close()
@@ -112,6 +116,7 @@ class LeadHost:
         if older is not None:
             older.close()
         self._lines[join.agent] = line
+        self._samples.place(join.places)
         self._feed(
             Joined(
                 agent=join.agent,
@@ -132,6 +137,8 @@ class LeadHost:
                 if isinstance(message, wire.StandbyAllowed):
                     self._let_stand_by(message)
                     continue
+                if isinstance(message, wire.RankProgress):
+                    self._samples.note(message)
                 self._feed(Said(agent=join.agent, message=message))
         finally:
             alive.cancel()
@@ -236,11 +243,11 @@ class LeadHost:
                     case Answered.DONE:
                         return
                     case Answered.MORE:
-                        self._feed(Acknowledged(sent_s=sent_s, gone=reply.gone))
+                        self._feed(Acknowledged(sent_s=sent_s, gone=reply.gone, stacks=reply.stacks))
                         await asyncio.sleep(SOON_S)
                         continue
                     case Answered.HEARD:
-                        self._feed(Acknowledged(sent_s=sent_s, gone=reply.gone))
+                        self._feed(Acknowledged(sent_s=sent_s, gone=reply.gone, stacks=reply.stacks))
             if over:
                 over_s = over_s if over_s is not None else self._clock.monotonic_s()
                 if self._clock.monotonic_s() - over_s > OUTCOME_LIMIT_S:

@@ -73,6 +73,7 @@ _WORDS = {
     "plans": "plans",
     "tokens": "tokens that had ended",
     "allocations": "folders of allocations, with output of ranks",
+    "samples": "files of samples",
     "snapshots": "snapshots of code",
 }
 

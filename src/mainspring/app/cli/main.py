@@ -36,6 +36,7 @@ VERBS = {
     **dict.fromkeys(("fleet", "history", "gc"), "history"),
     "alerts": "metrics.metrics",
     "top": "metrics.top",
+    **dict.fromkeys(("samples", "compare", "stacks"), "metrics.samples"),
     "audit": "people.audit",
     **dict.fromkeys(("login", "logout", "whoami"), "people.login"),
     "web": "people.web",

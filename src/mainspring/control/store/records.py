@@ -65,7 +65,7 @@ class AttemptRecord:
 
     `epoch` counts its leads, 0 while agents are missing; `lead` is the agent that leads, `led_s` when the first lead
     was named, and `heard_s` when this one last reported, or was named. `seconds` is its lead's ledger, node-seconds by
-    use, and `seconds_before` that of the leads before.
+    use, and `seconds_before` that of the leads before. `stacks_asked` is how often people asked where its ranks stand.
     """
 
     id: AttemptId
@@ -89,6 +89,7 @@ class AttemptRecord:
     led_s: float | None
     seconds: Mapping[str, float]
     seconds_before: Mapping[str, float]
+    stacks_asked: int = 0
 
 
 JOB_ROWS = RowMapping(JobRecord, jobs)

@@ -115,6 +115,7 @@ attempts = Table(
     Column("seconds_before", Text, nullable=False, default="{}"),  # The same, of the leads before.
     Column("counted", Boolean, nullable=False, default=False),  # Whether accounts have it: it has ended.
     Column("profile", Text, nullable=True),  # What was last asked of its ranks.
+    Column("stacks_asked", Integer, nullable=False, default=0, server_default="0"),  # How often people asked for them.
     UniqueConstraint("job_id", "number", name="attempts_job_number"),
     Index("attempts_state", "state"),
     Index("attempts_ended", "ended_s", "granted_s"),

@@ -83,6 +83,7 @@ if TYPE_CHECKING:
     )
     from mainspring.domain.answers.problems import PROBLEM_TYPE, Problem, error_of, problem_of
     from mainspring.domain.answers.restores import Adopted, HeldOnes, HeldView, NotAdopted
+    from mainspring.domain.answers.samples import POINTS_MAX, SERIES_MAX, JobSamples, MetricSeries, RankTimes
     from mainspring.domain.answers.secrets import NewSecret, SecretsRotated, SecretView
     from mainspring.domain.answers.steering import REASON_MAX, HoldView, NewHold, NewPriority, NewSize, QueuePlace
 else:

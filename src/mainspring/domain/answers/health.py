@@ -182,7 +182,7 @@ class Reason:
         Raises:
             InvalidInput: There is none, or it is too long.
         """
-        require_reason("change what follows from health", self.reason)
+        require_reason("do that", self.reason)
 
 
 def require_reason(attempted: str, reason: str) -> None:

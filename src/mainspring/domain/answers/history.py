@@ -40,6 +40,7 @@ class Sweep:
         tokens: Tokens of people, which had ended.
         allocations: Folders of allocations that ended, with what ranks wrote.
         silent: Clusters that could not be asked for these.
+        samples: Files of what ranks of removed jobs reported.
         snapshots: Snapshots of code.
         snapshot_keys: Where they are in the object store; of a dry run, the first of them.
     """
@@ -54,6 +55,7 @@ class Sweep:
     plans: int = 0
     tokens: int = 0
     allocations: int = 0
+    samples: int = 0
     snapshots: int = 0
     snapshot_keys: tuple[str, ...] = ()
     silent: tuple[ClusterName, ...] = ()

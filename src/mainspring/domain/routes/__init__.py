@@ -26,6 +26,7 @@ from mainspring.domain.routes.routing import P as P
 from mainspring.domain.routes.routing import Query, route
 from mainspring.domain.routes.routing import Route as Route
 from mainspring.domain.routes.routing import bounds_of as bounds_of
+from mainspring.domain.routes.samples import SampleCalls
 from mainspring.domain.team import Right, Team
 
 LOG_BYTES_MAX = 1 << 20
@@ -35,7 +36,7 @@ Stream = Iterator[bytes]  # A body of any length.
 _JOBS = Right.READ_JOBS
 
 
-class LabCalls(NodeCalls, EvaluationCalls):
+class LabCalls(NodeCalls, EvaluationCalls, SampleCalls):
     """What people ask, and the SDK offers as it is. JOB is a job's id, or a name: of several the newest."""
 
     @route("GET", "/jobs", may=_JOBS, handler="jobs", operation="list_jobs")
@@ -478,7 +479,7 @@ class Calls(LabCalls):
 
 ROUTES: tuple[Route[..., Any], ...] = tuple(
     each
-    for kind in (NodeCalls, EvaluationCalls, LabCalls, Calls)
+    for kind in (NodeCalls, EvaluationCalls, SampleCalls, LabCalls, Calls)
     for each in vars(kind).values()
     if isinstance(each, Route)
 )

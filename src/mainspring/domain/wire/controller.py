@@ -195,11 +195,13 @@ class HeartbeatReply:
     """The controller's answer. `fenced`: this attempt or epoch is over; end everything at once.
 
     `gone` are agents that an engine has seen end, and their ranks with them: nobody need wait for their leases.
+    `stacks` counts how often people have asked where its ranks stand.
     """
 
     acknowledged: int
     fenced: bool = False
     gone: tuple[int, ...] = ()
+    stacks: int = 0
 
 
 @message("HealthBatch")

@@ -155,9 +155,24 @@ class RankLeft:
     words: str = ""
 
 
+@message("StepSample")
+class StepSample:
+    """One step report as it is kept: when the step was finished, its metrics, what time before it went into."""
+
+    step: int
+    time_s: float
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    not_finite: tuple[str, ...] = ()
+
+
 @message("RankProgress")
 class RankProgress:
-    """Agent -> lead: a rank's newest step report, with all it measured since the one told before."""
+    """Agent -> lead: a rank's newest step report, with all it measured since the one told before.
+
+    `samples` are the reports since then one by one, of each role's first rank alone: what others report is the same
+    or a part of it, and would be as many times as much to keep.
+    """
 
     generation: int
     rank: int
@@ -165,6 +180,7 @@ class RankProgress:
     time_s: float
     metrics: Mapping[str, float] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
+    samples: tuple[StepSample, ...] = ()
 
 
 @message("RankServing")

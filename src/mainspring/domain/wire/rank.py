@@ -17,6 +17,8 @@ FILES_SUFFIX = ".files"
 # a connection; the answer is `StoreCredentials` or `ViewRefused`.
 VIEWS_SUFFIX = ".views"
 
+METRIC_NAME_LENGTH_MAX = 128  # Longer than any that people read; the rest of a longer one is left out.
+
 
 @message("Hello")
 class Hello:
@@ -62,12 +64,15 @@ class StepReport:
     """Progress: the last step finished, its metrics, and what the time since the last report went into.
 
     `seconds` holds what the rank itself measured, by `goodput.TimeUse` ("compile", "data", "snapshot", "restore"); the
-    rest of the time since the last report was steps.
+    rest of the time since the last report was steps. The step was finished `ago_s` before this was sent. `not_finite`
+    names metrics whose newest value was no finite number.
     """
 
     step: int
     metrics: Mapping[str, float] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
+    ago_s: float = 0.0
+    not_finite: tuple[str, ...] = ()
 
 
 class Then(str, Enum):

@@ -118,10 +118,12 @@ class Acknowledged:
     Args:
         sent_s: When that heartbeat was sent, on the monotonic clock.
         gone: Agents that an engine has seen end, and their ranks with them.
+        stacks: How often people have asked where ranks stand.
     """
 
     sent_s: float
     gone: tuple[int, ...] = ()
+    stacks: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,11 +66,10 @@ class Lead:
         self._roster = Roster({place.agent for place in orders.ranks}, now_s=now.monotonic_s, busy=orders.epoch > 1)
         self._members = Members(orders.roles, orders.ranks)
         self._holdings = Holdings(self._members.roles)
-        self._resumption = Resumption()
         self._preparation: Preparation | None = None
         self._running = RunningGeneration(orders, self._members, self._roster, self._outbox)
         self._changes = PlannedChanges(self._roster, self._members)
-        self._saves = Saves()
+        self._resumption, self._saves = Resumption(), Saves()
         self._ending: Ending | None = None
         self._cause, self._deadline_s = "", now.monotonic_s
 
@@ -143,6 +142,7 @@ class Lead:
                 self._written(news)
             case effects.Acknowledged():
                 self._watch_agents(news.gone)
+                self._running.ask_stacks(news.stacks)
                 self._without(self._roster.acknowledged(news.sent_s))
             case effects.Tick():
                 self._tick()

@@ -190,6 +190,17 @@ class Stores:
 
         await self._run(self._readers, work)  # Not behind a share that is still being written.
 
+    async def put_samples(self, key: str, packed: Callable[[], bytes]) -> None:
+        """Stores a part of the attempt's samples, in place of a shorter one of the same key.
+
+        Args:
+            packed: Makes its bytes; called in a worker thread.
+
+        Raises:
+            Unavailable: The store does not answer.
+        """
+        await self._run(self._readers, lambda: self._store.put(key, packed()))  # Tried again with more in it.
+
     async def put_claim(self, claim: Claim) -> None:
         """Tells leads with older claims that they may write no more.
 

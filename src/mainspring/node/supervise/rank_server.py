@@ -34,7 +34,8 @@ class RankSlot:
         coordinator: The JAX service of its role in this generation.
         served: Generations it had a rank in, newest last.
         progress: Its newest progress that the lead has not been told.
-        told: What the lead was told last of its progress, but for where its time went.
+        samples: Its step reports since then one by one, where they are kept.
+        told: What the lead was told last of its progress, but for where its time went, and samples.
         told_s: When that was.
         serving: What the lead was told last of how it serves.
         serving_s: When that was.
@@ -51,6 +52,7 @@ class RankSlot:
     coordinator: str = ""
     served: deque[int] = field(default_factory=lambda: deque(maxlen=SERVED_KEPT_MAX))
     progress: wire.RankProgress | None = None
+    samples: list[wire.StepSample] = field(default_factory=list)
     told: wire.RankProgress | None = None
     told_s: float = 0.0
     serving: wire.RankServing | None = None

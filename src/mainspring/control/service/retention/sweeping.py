@@ -53,6 +53,7 @@ from mainspring.domain.life import DAYS_MIN
 from mainspring.domain.ports import Clock, Engine, Forgetting
 from mainspring.domain.team import Right
 from mainspring.objects import open_store
+from mainspring.samples import samples_folder
 
 FILE_JOBS = 500  # Of one file: a megabyte or so; 10,000 files hold five million jobs.
 TOLD_MAX = 100_000  # Jobs that a dry run counts.
@@ -189,8 +190,10 @@ class Keeping:
             over = [job for job in over if job not in set(fresh)]
             fresh = []
         self._put_away(fresh, now_s, pause)
+        samples = 0
         for some in chunks(over, _READ_AT_ONCE):
             gone = False
+            samples += self._drop_samples(some)
             while not gone:
                 pause()
                 with self._store.write() as connection:
@@ -205,7 +208,15 @@ class Keeping:
             if code < SNAPSHOTS_AT_ONCE and not ended.left:
                 self._files_s = now_s + _FILES_S
             rows |= {"snapshots": code, "allocations": ended.allocations, "silent": ended.silent}
-        return Sweep(**rows, archived=len(fresh), jobs=len(over))
+        return Sweep(**rows, archived=len(fresh), jobs=len(over), samples=samples)
+
+    def _drop_samples(self, of: Sequence[JobId]) -> int:
+        """Removes what ranks of some jobs reported; returns how many files that were."""
+        objects = _open(self._objects_url)
+        keys = [seen.key for job in of for seen in objects.list(samples_folder(job))]
+        for key in keys:
+            objects.delete(key)
+        return len(keys)
 
     @property
     def _archive(self) -> Archive:

@@ -166,6 +166,18 @@ class JobResumedEvent(EventFacts):
 
 
 @final
+@event("stacks_asked")
+class StacksAskedEvent(EventFacts):
+    """Somebody asked where the ranks of a job stand."""
+
+    by: str
+    reason: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.by} asked where its ranks stand{clause(': ', self.reason)}"
+
+
+@final
 @event("job_ranked", renews=Renews.JOB)
 class JobRankedEvent(EventFacts):
     """The job's tier, or its place among its team's, is another.
@@ -306,6 +318,7 @@ OfJobs: TypeAlias = (
     | StartPromisedEvent
     | JobPausedEvent
     | JobResumedEvent
+    | StacksAskedEvent
     | JobRankedEvent
     | JobResizedEvent
     | NoticeUndeliveredEvent

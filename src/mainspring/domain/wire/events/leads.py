@@ -132,6 +132,28 @@ class HangEvent(EventFacts):
 
 
 @final
+@event("stacks_seen")
+class StacksSeenEvent(EventFacts):
+    """Where `count` ranks stood when somebody asked; `stacks` are those of the first of them.
+
+    Args:
+        process_state: As /proc gives it where that tells something: "D" waits for the kernel, "T" is stopped.
+        top: The innermost frame of its main thread.
+    """
+
+    generation: int
+    ranks: str
+    count: int
+    process_state: str
+    top: str
+    stacks: str = ""
+
+    def __str__(self) -> str:
+        state = f", in state {self.process_state}" if self.process_state else ""
+        return f"rank{'' if self.count == 1 else 's'} {self.ranks}: {self.top or 'nobody knows where'}{state}"
+
+
+@final
 @event("replicas_differ", notable=True)
 class ReplicasDifferEvent(EventFacts):
     """What `ranks` ranks have in common was not the same on all of them at `step`; `odd` are those that stand alone."""
@@ -299,6 +321,7 @@ OfLeads: TypeAlias = (
     | ReplicasDifferEvent
     | HangEvent
     | StepUpsetEvent
+    | StacksSeenEvent
     | AgentLostEvent
     | AgentLeavingEvent
     | SnapshotPaceEvent
