@@ -84,14 +84,14 @@ class OwnKnowledge:
         self._written: dict[str, int] = {}
         self._leads = QuietLeads()
 
-    def take(self, connection: sa.Connection, now_s: float) -> None:
-        """Writes what came since the last time as health events.
+    def take(self, connection: sa.Connection, now_s: float) -> int:
+        """Writes what came since the last time as health events; returns how many these are.
 
         Args:
             connection: From `Store.write`, of the leader.
         """
         told = [*self._of_events(connection), *self._of_states(connection), *self._leads.of(connection, now_s)]
-        add_samples(connection, [Told(teller="", event=one) for one in told], now_s)
+        return add_samples(connection, [Told(teller="", event=one) for one in told], now_s)
 
     def _of_events(self, connection: sa.Connection) -> Iterator[HealthEvent]:
         newest = newest_event(connection)

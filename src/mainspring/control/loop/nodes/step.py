@@ -105,11 +105,15 @@ class HealthStep:
             self._take(one.event for one in told if one.told_s > now_s - REMEMBERED_S)
             read += len(told)
         if not self._unread:
-            told = samples(connection, after=self._seen, limit=READ_MAX)
-            self._take(one.event for one in told)
-            self._seen = told[-1].number if told else self._seen
-            read = len(told)
+            read = self._read_new(connection)
         self._behind = self._behind and (bool(self._unread) or read == READ_MAX)
+
+    def _read_new(self, connection: sa.Connection) -> int:
+        assert self._seen is not None
+        told = samples(connection, after=self._seen, limit=READ_MAX)
+        self._take(one.event for one in told)
+        self._seen = told[-1].number if told else self._seen
+        return len(told)
 
     def _take(self, events: Iterable[HealthEvent]) -> None:
         for event in events:
@@ -125,10 +129,12 @@ class HealthStep:
         Args:
             connection: From `Store.write`, of the leader.
         """
-        self._known.take(connection, now_s)
+        known = self._known.take(connection, now_s)
         _end_over(connection, now_s)
         if self._behind:
             return
+        if known:
+            self._read_new(connection)  # Now, not a tick later.
         self._learn_rules(connection, now_s)
         standing = open_closures(connection)
         closed = {one.at: one for one in standing if one.owner == OWNER}
