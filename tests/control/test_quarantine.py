@@ -309,13 +309,14 @@ def test_what_the_runtime_knows_becomes_health_events(world: World) -> None:
         ("rank_slow", {"rank": 0, "node": node, "ratio": 2.5}),
         ("replicas_differ", {"generation": 1, "step": 9, "ranks": 3, "odd": "0", "nodes": node}),
         ("replicas_differ", {"generation": 1, "step": 12, "ranks": 2, "odd": "", "nodes": ""}),
+        ("agent_quiet", {"agent": 0, "node": node}),
         ("agent_lost", {"agent": 0, "node": node}),
         ("rank_exited", {"generation": 1, "rank": 0, "exit_code": -11, "step": 3, "last_words": "secret words"}),
         ("hang", {"generation": 1, "step": 3, "silent_s": 90.0, "odd": "0", "evidence": "more secrets"}),
     )
     world.tick(2)
     told = {one.event.check: one.event for one in world.control.care.events()}
-    assert sorted(told) == ["agent-lost", "hang", "rank-exit", "replicas", "straggler"]
+    assert sorted(told) == ["agent-lost", "hang", "quiet", "rank-exit", "replicas", "straggler"]
     assert {one.scope.node for one in told.values()} == {node}
     assert {(one.source.name, one.source.session, one.job) for one in told.values()} == {("runtime", at.id, job)}
     assert not [one for one in told.values() if "secret" in one.message], "whoever reads of nodes may not read of jobs"

@@ -17,6 +17,7 @@ from mainspring.node.lead.effects import (
     CoordinatorsUp,
     DurableSeen,
     Effect,
+    FellQuiet,
     FindDurable,
     Instant,
     Joined,
@@ -33,6 +34,7 @@ from mainspring.node.lead.effects import (
 from mainspring.node.lead.lead import Lead
 from mainspring.node.lead.reports import Answered, Reports
 from mainspring.node.lead_samples import SampleWriter
+from mainspring.node.lead.watch.quiet import QuietLines
 from mainspring.node.net.connection import Connection
 from mainspring.node.net.controller import ControllerClient
 from mainspring.node.snapshots.stores import Stores
@@ -69,6 +71,7 @@ class LeadHost:
         self._stores = stores
         self._clock = clock
         self._lead = Lead(orders, self._now())
+        self._quiet = QuietLines(orders.lease_s, clock.monotonic_s())
         self._lines: dict[int, Connection] = {}
         self._standbys: list[wire.StandbyAllowed] = []
         self._tasks = tasks
@@ -127,6 +130,7 @@ class LeadHost:
                 holdings=join.holdings,
             )
         )
+        self._heard(join.agent)
         for allowed in self._standbys:
             line.send(allowed)
         alive = asyncio.create_task(line.keep_alive(self._orders.lease_s))
@@ -134,6 +138,7 @@ class LeadHost:
             async for message in line.messages(wire.AgentToLead, self._orders.lease_s):
                 if self._lines.get(join.agent) is not line:
                     return  # The agent has come back on another line; what it says there is newer.
+                self._heard(join.agent)
                 if isinstance(message, wire.StandbyAllowed):
                     self._let_stand_by(message)
                     continue
@@ -221,7 +226,13 @@ class LeadHost:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
+            for agent in self._quiet.look(self._clock.monotonic_s()):
+                self._feed(FellQuiet(agent=agent))
             self._feed(Tick())
+
+    def _heard(self, agent: int) -> None:
+        if self._quiet.heard(agent, self._clock.monotonic_s()):
+            self._feed(FellQuiet(agent=agent, again=True))
 
     # ------------------------------------------------------------ heartbeats
 

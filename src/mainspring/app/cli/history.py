@@ -70,6 +70,8 @@ _WORDS = {
     "node_states": "states of nodes",
     "health_events": "health events",
     "closures": "closures of nodes",
+    "node_repairs": "steps of repairs",
+    "maintenance": "windows of maintenance",
     "plans": "plans",
     "tokens": "tokens that had ended",
     "allocations": "folders of allocations, with output of ranks",

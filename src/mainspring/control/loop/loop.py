@@ -91,7 +91,7 @@ def new_writers(
         committer=Committer(mirror, fleet, settings, dice),
         commands=EngineCommands(mirror, lasting, settings, access.key, access.controller_urls),
         orders=NodeOrders(mirror, fleet, clock),
-        health=HealthStep(fleet),
+        health=HealthStep(fleet, settings.care),
         cordons=Cordons(fleet, clock, settings.acts_max),
     )
 

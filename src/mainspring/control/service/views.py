@@ -343,7 +343,7 @@ def view_clusters(connection: sa.Connection, fleet: FleetView, now_s: float) -> 
         fleet: What the engines said.
         now_s: For which nodes are avoided still.
     """
-    seen, holds = fleet.seen(), read_closed(connection)
+    seen, holds = fleet.seen(), read_closed(connection).ahead(now_s)
     counts = {name: len(one.inventory.nodes) for name, one in seen.items() if not one.inventory.delegated}
     avoided = Avoidance(evidence_since(connection, now_s - REMEMBERED_S)).of_all(now_s, counts)
     used: dict[ClusterName, dict[NodeName, int]] = {}

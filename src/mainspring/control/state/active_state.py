@@ -67,7 +67,7 @@ class ActiveState:
         self.attempts: dict[AttemptId, AttemptRecord] = {}
         self.plan_number = 0
         self.avoidance = Avoidance()
-        self.holds = Holds()
+        self.holds = self._closed = Holds()
         self._feed = PlannerFeed()
         self._holdings = LiveHoldings()
         self._follower = EventFollower()
@@ -124,6 +124,10 @@ class ActiveState:
             self._follow(connection, newest)
         else:
             self._load(connection, now_s, newest)
+        due = self._closed.due(now_s)
+        if due != self.holds:
+            self.holds = due
+            self._feed.touch()
 
     def take_over(self, connection: sa.Connection) -> None:
         """Sees to it that the next `refresh` finds also what another leader wrote of attempts without telling it.
@@ -204,7 +208,7 @@ class ActiveState:
         builder.set_usage(usage(connection, now_s), at_s=now_s)
         self._pasts = pasts(connection, DISPLACED, taken=StopCause.TAKEN)
         self.avoidance = Avoidance(evidence_since(connection, now_s - REMEMBERED_S))
-        self.holds = read_closed(connection)
+        self._closed = read_closed(connection)
         live = live_attempts(connection)
         self._follower.start(connection, [attempt.job for attempt in live], newest)
         self._take_jobs(connection, {job.id: job for job in live_jobs(connection)}, {})
@@ -219,8 +223,7 @@ class ActiveState:
             self._feed.touch()
             self.avoidance.add(told)
         if news.holds:
-            self.holds = read_closed(connection)
-            self._feed.touch()
+            self._closed = read_closed(connection)
         fresh = self._fresh.take(news.submitted)
         records = {job: new.record for job, new in fresh.items() if new.record is not None and job not in news.jobs}
         unknown = [job for job in dict.fromkeys([*news.submitted, *news.jobs]) if job not in records]

@@ -475,6 +475,38 @@ closures = Table(
     sqlite_autoincrement=True,
 )
 
+node_repairs = Table(
+    "node_repairs",  # What was done to nodes in quarantine.
+    metadata,
+    Column("number", _COUNTER, primary_key=True, autoincrement=True),
+    Column("closure", BigInteger, nullable=False),
+    _id("cluster"),
+    _id("node"),
+    Column("step", _word(16), nullable=False),
+    _id("job"),
+    Column("begun_s", Double, nullable=False),
+    Column("ended_s", Double, nullable=True),
+    Column("outcome", _word(16), nullable=True),
+    Column("words", Text, nullable=False),
+    Index("node_repairs_closure", "closure"),
+    Index("node_repairs_node", "cluster", "node", "number"),
+    sqlite_autoincrement=True,
+)
+
+maintenance = Table(
+    "maintenance",  # Windows in which nodes are not there for work, announced.
+    metadata,
+    Column("number", _COUNTER, primary_key=True, autoincrement=True),
+    _id("cluster"),
+    Column("nodes", Text, nullable=False),
+    Column("from_s", Double, nullable=False),
+    Column("until_s", Double, nullable=False),
+    Column("by", _word(255), nullable=False),
+    Column("reason", Text, nullable=False),
+    Index("maintenance_until", "until_s"),
+    sqlite_autoincrement=True,
+)
+
 health_rules = Table(
     "health_rules",  # Rules that somebody lets act.
     metadata,

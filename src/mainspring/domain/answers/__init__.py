@@ -34,11 +34,15 @@ if TYPE_CHECKING:
         HealthStatus,
         Incident,
         IncidentKind,
+        MaintenanceWindow,
         NewClosure,
+        NewMaintenance,
         NodeChange,
         NodeClosure,
         NodeHealthView,
+        NodeRepair,
         Reason,
+        RepairOutcome,
     )
     from mainspring.domain.answers.history import ClosedNode, JobHistory, PastAttempt, PastCluster, PastFleet, Sweep
     from mainspring.domain.answers.jobs import (

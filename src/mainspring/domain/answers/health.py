@@ -8,8 +8,15 @@ from mainspring.domain.answers.steering import REASON_MAX, check_reason
 from mainspring.domain.codec import message
 from mainspring.domain.errors import InvalidInput
 from mainspring.domain.fleet import NodeRef
-from mainspring.domain.hardware.health import HealthEvent, HealthSource, HealthState, Repair, Strategy
-from mainspring.domain.ids import ClusterName, NodeName
+from mainspring.domain.hardware.health import (
+    TIME_S_MAX,
+    HealthEvent,
+    HealthSource,
+    HealthState,
+    Repair,
+    Strategy,
+)
+from mainspring.domain.ids import ClusterName, JobId, NodeName
 
 
 class HealthStatus(str, Enum):
@@ -51,6 +58,7 @@ class Health:
 
 # ---------------------------------------------------------------- nodes
 
+MAINTAINED_MAX = 10_000  # Nodes of one window; of more all of the cluster is meant.
 HOURS_MAX = 8_784.0  # A year: what is to be closed for longer is taken out of its cluster.
 
 
@@ -143,6 +151,100 @@ class NodeClosure:
     def at(self) -> NodeRef:
         """Returns which node."""
         return NodeRef(cluster=self.cluster, node=self.node)
+
+
+class RepairOutcome(str, Enum):
+    """How a step of a repair ended."""
+
+    DONE = "done"
+    FAILED = "failed"
+    LATE = "late"  # It was not done in time.
+
+
+@message("NodeRepair")
+class NodeRepair:
+    """One thing that was done to a node in quarantine.
+
+    Args:
+        number: Counts them.
+        closure: Which stay it was in.
+        step: A rung of the ladder ("reboot"), or "burn-in".
+        job: Of a burn-in, its job; "" of others.
+        ended_s: When it was over, None while it is under way.
+        words: What came of it, for people.
+    """
+
+    number: int
+    closure: int
+    cluster: ClusterName
+    node: NodeName
+    step: str
+    job: JobId
+    begun_s: float
+    ended_s: float | None = None
+    outcome: RepairOutcome | None = None
+    words: str = ""
+
+    @property
+    def at(self) -> NodeRef:
+        """Returns which node."""
+        return NodeRef(cluster=self.cluster, node=self.node)
+
+
+@message("MaintenanceWindow")
+class MaintenanceWindow:
+    """A time in which nodes are not there for work.
+
+    Args:
+        number: Counts them.
+        nodes: Which; none for all of the cluster.
+        by: Who announced it.
+    """
+
+    number: int
+    cluster: ClusterName
+    nodes: tuple[NodeName, ...]
+    from_s: float
+    until_s: float
+    by: str
+    reason: str
+
+    @property
+    def words(self) -> str:
+        """Returns what is said of a node that leaves for it."""
+        return f"maintenance, announced by {self.by}: {self.reason}"
+
+
+@message("NewMaintenance")
+class NewMaintenance:
+    """Maintenance that is to be announced.
+
+    Args:
+        nodes: Which; none for all of the cluster.
+        from_s: When it begins, in seconds since the Unix epoch.
+        hours: How long it takes.
+        reason: Why, for people.
+    """
+
+    from_s: float
+    hours: float
+    reason: str
+    nodes: tuple[NodeName, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Checks every field.
+
+        Raises:
+            InvalidInput: A field is out of its range, or no reason is given.
+        """
+        require_reason("announce maintenance", self.reason)
+        for name, held, got, wanted in (
+            ("hours", 0 < self.hours <= HOURS_MAX, f"{self.hours:g}", f"over 0, to {HOURS_MAX:g}"),
+            ("from_s", 0 <= self.from_s <= TIME_S_MAX, f"{self.from_s:g}", "seconds since the Unix epoch"),
+            ("nodes", len(self.nodes) <= MAINTAINED_MAX, f"{len(self.nodes)}", f"at most {MAINTAINED_MAX}"),
+        ):
+            if not held:
+                raise InvalidInput("announce maintenance", on=f"field {name!r}", got=got, wanted=wanted)
 
 
 @message("NewClosure")

@@ -36,6 +36,8 @@ class Sweep:
         node_states: States that nodes were in.
         health_events: What was seen of machines.
         closures: Closures of nodes that were over.
+        node_repairs: What was done to nodes in quarantine.
+        maintenance: Windows of maintenance that were over.
         plans: Plans.
         tokens: Tokens of people, which had ended.
         allocations: Folders of allocations that ended, with what ranks wrote.
@@ -52,6 +54,8 @@ class Sweep:
     node_states: int = 0
     health_events: int = 0
     closures: int = 0
+    node_repairs: int = 0
+    maintenance: int = 0
     plans: int = 0
     tokens: int = 0
     allocations: int = 0

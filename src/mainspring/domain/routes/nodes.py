@@ -89,6 +89,30 @@ class NodeCalls:
             limit: At most so many.
         """
 
+    @route("GET", "/maintenance", handler="announcing.windows", operation="list_maintenance")
+    def maintenance(self, *, cluster: Named = None, past: bool = False) -> tuple[answers.MaintenanceWindow, ...]:
+        """Lists windows of maintenance that people announced, in order of when they begin.
+
+        Args:
+            cluster: Only of this cluster.
+            past: Also those that are over.
+        """
+
+    @route("POST", "/clusters/{cluster}/maintenance", may=Right.HOLD_FLEET, handler="announcing.announce")
+    def announce_maintenance(self, cluster: str, body: answers.NewMaintenance) -> answers.MaintenanceWindow:
+        """Announces that nodes will not be there for work for a while: what runs there ends before, saved, and goes
+        elsewhere, and nothing starts there that would not be over.
+        """
+
+    @route("DELETE", "/maintenance/{number}", may=Right.HOLD_FLEET, handler="announcing.withdraw", repeats=True)
+    def withdraw_maintenance(self, number: int, *, reason: Why = "") -> answers.MaintenanceWindow:
+        """Withdraws maintenance that was announced, and returns it.
+
+        Args:
+            number: Its number.
+            reason: Why, for people; none is refused.
+        """
+
     @route("POST", "/health/events", may=None, handler="care.tell", repeats=True)
     def tell_health(self, body: wire.HealthBatch) -> wire.HealthTaken:
         """Takes what was seen of machines: by the agents of an attempt of its own nodes, by watchers and operators of

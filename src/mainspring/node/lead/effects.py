@@ -9,6 +9,7 @@ from typing import TypeAlias
 from mainspring.domain import wire
 from mainspring.domain.ids import NodeName
 from mainspring.domain.wire import AgentToLead, Detail, Holding, LeadToAgent, RankPlace, ShareStored
+from mainspring.domain.wire.events.leads import AgentHeardEvent, AgentQuietEvent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +59,18 @@ class Said:
 
     agent: int
     message: AgentToLead
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FellQuiet:
+    """An agent has not been heard of for a while, too short to go on without it; or, `again`, is after all."""
+
+    agent: int
+    again: bool = False
+
+    def told(self, node: NodeName) -> AgentQuietEvent | AgentHeardEvent:
+        """Returns what is told of it."""
+        return (AgentHeardEvent if self.again else AgentQuietEvent)(agent=self.agent, node=node)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +145,7 @@ class Tick:
 
 
 News: TypeAlias = (
-    Joined | Left | Said | StopAsked | DurableSeen | CoordinatorsUp | ManifestWritten | Acknowledged | Tick
+    Joined | Left | Said | FellQuiet | StopAsked | DurableSeen | CoordinatorsUp | ManifestWritten | Acknowledged | Tick
 )
 
 

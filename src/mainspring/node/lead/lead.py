@@ -132,6 +132,8 @@ class Lead:
                 self._holdings.drop(news.agent)
             case effects.Said() if news.agent in self._roster:
                 self._said(news.agent, news.message)
+            case effects.FellQuiet() if news.agent in self._roster.lasting and self._ending is None:
+                self._outbox.event(news.told(self._roster[news.agent].node))
             case effects.StopAsked():
                 self._stop(news.grace_s)
             case effects.DurableSeen():
@@ -146,7 +148,7 @@ class Lead:
                 self._without(self._roster.acknowledged(news.sent_s))
             case effects.Tick():
                 self._tick()
-            case effects.Left() | effects.Said() | effects.CoordinatorsUp():
+            case effects.Left() | effects.Said() | effects.FellQuiet() | effects.CoordinatorsUp():
                 pass  # Of an agent that was given up, or an older generation.
         self._advance()
         return self._outbox.take()
@@ -387,9 +389,8 @@ class Lead:
         self.phase = Phase.RUNNING
         self._running.run(self.generation, source.step, from_store=source.name == "store")
         begun, ranks = source.begins_from or source.name, len(self._members.active)
-        self._outbox.event(
-            leads.GenerationResumedEvent(generation=self.generation, step=source.step, source=begun, ranks=ranks)
-        )
+        told = leads.GenerationResumedEvent(generation=self.generation, step=source.step, source=begun, ranks=ranks)
+        self._outbox.event(told)
         self._outbox.tell(agents, self._preparation.start(self._running.snapshot_every))
         for agent in agents:
             self._roster.started(agent)
@@ -452,9 +453,8 @@ class Lead:
         assert self._ending is not None
         self.phase = Phase.OVER
         outcome, blocked_s = self._ending.outcome, self._running.blocked_s
-        self._outbox.event(
-            leads.LeadEndedEvent(outcome=outcome, reason=self.reason, step=self.step, snapshot_blocked_s=blocked_s)
-        )
+        told = leads.LeadEndedEvent(outcome=outcome, reason=self.reason, step=self.step, snapshot_blocked_s=blocked_s)
+        self._outbox.event(told)
 
     # ------------------------------------------------------------ what follows from where we are
 

@@ -12,6 +12,7 @@ from mainspring.domain.answers import (
     HealthEventView,
     HealthRuleView,
     Incident,
+    MaintenanceWindow,
     NodeChange,
     NodeClosure,
     NodeView,
@@ -103,6 +104,20 @@ def history_table(history: Sequence[NodeChange], *, now_s: float) -> RenderableT
     return made.add_rows(
         (clock_text(one.time_s, now_s=now_s), one.what, one.by or "its cluster", one.words) for one in history
     )
+
+
+def maintenance_table(windows: Sequence[MaintenanceWindow], *, now_s: float) -> RenderableType:
+    """Returns one row a window of maintenance.
+
+    Args:
+        windows: In order of when they begin.
+    """
+    made = Listing(">NUMBER", "CLUSTER", "NODES", "FROM", "UNTIL", "?BY", "~REASON")
+    for one in windows:
+        nodes = ", ".join(one.nodes[:3]) + (f" and {len(one.nodes) - 3} more" if len(one.nodes) > 3 else "")
+        begins, ends = clock_text(one.from_s, now_s=now_s), clock_text(one.until_s, now_s=now_s)
+        made.add_row(str(one.number), one.cluster, nodes or "all", begins, ends, one.by, one.reason)
+    return made
 
 
 def events_list(events: Sequence[HealthEventView], *, now_s: float) -> RenderableType:

@@ -40,7 +40,17 @@ from mainspring.control.service.views import find_job
 from mainspring.control.store.audit import note
 from mainspring.control.store.nodes.samples import KEPT_S, old_samples
 from mainspring.control.store.records import chunks, jobs_by_id
-from mainspring.control.store.schema import archives, closures, events, health_events, node_states, plans, tokens
+from mainspring.control.store.schema import (
+    archives,
+    closures,
+    events,
+    health_events,
+    maintenance,
+    node_repairs,
+    node_states,
+    plans,
+    tokens,
+)
 from mainspring.control.store.settings import Settings
 from mainspring.control.store.store import Store
 from mainspring.control.store.tokens import LAB_ITSELF, Caller, sight
@@ -353,6 +363,14 @@ def _old_rows(before_s: float, samples_s: float) -> dict[str, _OldRows]:
             sa.select(closures.c.number)
             .where(closures.c.ended_s < before_s, sa.not_(closures.c.on_engine))
             .limit(_ROWS_AT_ONCE),
+        ),
+        "node_repairs": (
+            node_repairs.c.number,
+            sa.select(node_repairs.c.number).where(node_repairs.c.ended_s < before_s).limit(_ROWS_AT_ONCE),
+        ),
+        "maintenance": (
+            maintenance.c.number,
+            sa.select(maintenance.c.number).where(maintenance.c.until_s < before_s).limit(_ROWS_AT_ONCE),
         ),
         "tokens": (tokens.c.sha256, sa.select(tokens.c.sha256).where(*of_people).limit(_ROWS_AT_ONCE)),
     }

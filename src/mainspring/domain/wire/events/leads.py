@@ -115,6 +115,18 @@ class RankSlowEvent(EventFacts):
 
 
 @final
+@event("rank_even", notable=True)
+class RankEvenEvent(EventFacts):
+    """A rank that was slow is as fast as the others again."""
+
+    rank: int
+    node: str
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} on {self.node} is as fast as the others again"
+
+
+@final
 @event("hang", accounted=True, notable=True)
 class HangEvent(EventFacts):
     """No rank got past `step`; `odd` are the ranks that stand elsewhere than the others."""
@@ -204,6 +216,30 @@ class AgentLostEvent(EventFacts):
 
     def __str__(self) -> str:
         return f"agent {self.agent} on {self.node} is lost"
+
+
+@final
+@event("agent_quiet", notable=True)
+class AgentQuietEvent(EventFacts):
+    """An agent has not been heard of for some seconds: nothing follows yet, it may still be there."""
+
+    agent: int
+    node: str
+
+    def __str__(self) -> str:
+        return f"agent {self.agent} on {self.node} is quiet"
+
+
+@final
+@event("agent_heard", notable=True)
+class AgentHeardEvent(EventFacts):
+    """An agent that was quiet is heard of again."""
+
+    agent: int
+    node: str
+
+    def __str__(self) -> str:
+        return f"agent {self.agent} on {self.node} is heard of again"
 
 
 @final
@@ -322,7 +358,10 @@ OfLeads: TypeAlias = (
     | HangEvent
     | StepUpsetEvent
     | StacksSeenEvent
+    | RankEvenEvent
     | AgentLostEvent
+    | AgentQuietEvent
+    | AgentHeardEvent
     | AgentLeavingEvent
     | SnapshotPaceEvent
     | CheckpointDurableEvent
