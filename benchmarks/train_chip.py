@@ -131,7 +131,8 @@ def snapshot(name: str, folder: Path, count: int) -> None:
     from mainspring.train.policy import unit_statistics
     from mainspring.train.recipe import recipe_named
     from mainspring.train.state.sharding import make_mesh, place_batch
-    from mainspring.train.trainer import PARTS, initial_state, make_update
+    from mainspring.train.steps.state import PARTS, initial_state
+    from mainspring.train.steps.update import make_update
 
     recipe = recipe_named(name)
     signature = Signature(
@@ -157,9 +158,9 @@ def snapshot(name: str, folder: Path, count: int) -> None:
     def step() -> float:
         nonlocal state, number
         began_s = time.perf_counter()
-        state, loss = update(state, batch, np.int32(number))
+        state, measures = update(state, batch, np.int32(number))
         number += 1
-        float(loss)
+        np.asarray(measures)
         return time.perf_counter() - began_s
 
     def saved() -> float:

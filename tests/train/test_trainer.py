@@ -130,6 +130,7 @@ def test_snapshot_of_a_trained_policy_holds_all_that_is_needed_to_beat_holding_s
     policy = policy_in(trained)
     error = held_out_error(policy, views["holdout"], seed=0)
     assert trained.state["view"] == "swing"
+    assert error.hold_last_state is not None
     assert error.policy < 0.5 * error.hold_last_state
     assert error.policy < held_out_error(policy.untrained(), views["holdout"], seed=0).policy
     assert (error.states, error.episodes) == (views["holdout"].rows, len(views["holdout"].episode_ids))

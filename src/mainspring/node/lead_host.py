@@ -33,8 +33,8 @@ from mainspring.node.lead.effects import (
 )
 from mainspring.node.lead.lead import Lead
 from mainspring.node.lead.reports import Answered, Reports
-from mainspring.node.lead_samples import SampleWriter
 from mainspring.node.lead.watch.quiet import QuietLines
+from mainspring.node.lead_samples import SampleWriter
 from mainspring.node.net.connection import Connection
 from mainspring.node.net.controller import ControllerClient
 from mainspring.node.snapshots.stores import Stores

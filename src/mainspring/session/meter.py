@@ -84,7 +84,7 @@ class Meter:
         first = self.step < 0
         if step > self.step:
             self.step = step
-            self._stepped_s = self._stopwatch()
+            self._stepped_s = self.stopwatch()
         self._fresh = True
         return first
 
@@ -164,7 +164,7 @@ class Meter:
                     step=self._told,
                     metrics=metrics,
                     seconds=seconds,
-                    ago_s=max(0.0, self._stopwatch() - self._stepped_s),
+                    ago_s=max(0.0, self.stopwatch() - self._stepped_s),
                     not_finite=not_finite,
                 )
             return StepReport(step=self._told) if again else None

@@ -306,7 +306,7 @@ def test_loader_larger_than_its_data_runs_through_epochs(store: ObjectStore, tmp
     ],
 )
 def test_loader_with_numbers_that_do_not_fit_is_refused(plain: View, numbers: dict[str, int]) -> None:
-    own = {name: numbers[name] for name in numbers if name in ("rank", "world_size", "workers")}
+    own: Any = {name: numbers[name] for name in numbers if name in ("rank", "world_size", "workers")}
     with pytest.raises(InvalidInput):
         Loader(plain, sampling(**{name: numbers[name] for name in numbers if name not in own}), **own)
 

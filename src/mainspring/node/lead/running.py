@@ -393,8 +393,8 @@ class RunningGeneration:
             return self._overdue(self._change)
         for slow in self._stragglers.look(now_s, self._pace.step_s):
             node = self._roster[self._members.places[slow.rank].agent].node
-            told = leads.RankEvenEvent if slow.ratio <= 1.0 else partial(leads.RankSlowEvent, ratio=slow.ratio)
-            self._outbox.event(told(rank=slow.rank, node=node))
+            event = leads.RankEvenEvent if slow.ratio <= 1.0 else partial(leads.RankSlowEvent, ratio=slow.ratio)
+            self._outbox.event(event(rank=slow.rank, node=node))
         if self._progress.stepping and self._pace.move(now_s, known_from=self.course.stop_at):
             self._outbox.tell(self._members.active_agents, wire.SnapshotPace(every=self._pace.every))
             self._outbox.event(

@@ -146,9 +146,9 @@ class HealthStep:
         self._open = frozenset(one.number for one in standing)
         self._judge(connection, closed, now_s)
         breakers = {name: read_text(Breaker, text) for name, text in breaker_texts(connection).items()}
-        known = [self._healths.get(at) or self._fold.of(at, now_s) for at in dict.fromkeys([*self._healths, *closed])]
+        healths = [self._healths.get(at) or self._fold.of(at, now_s) for at in dict.fromkeys([*self._healths, *closed])]
         quarantined = {at: _quarantine_of(one) for at, one in closed.items()}
-        decided = decide(known, self._places.now(), quarantined, breakers, now_s, self._places.fabrics, self._rules)
+        decided = decide(healths, self._places.now(), quarantined, breakers, now_s, self._places.fabrics, self._rules)
         self._places.fabrics = decided.fabrics
         _write(connection, decided, closed, breakers, now_s)
         if now_s - self._forgot_s > FORGET_S:
