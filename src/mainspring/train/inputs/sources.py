@@ -15,7 +15,8 @@ from mainspring.data.features import ACTION, STATE
 from mainspring.data.loader.loader import Component, Fit, Loader, Sampling
 from mainspring.domain.errors import InvalidInput, NotFound, nearest
 from mainspring.train.feed import history_of
-from mainspring.train.models.shapes import LanguageRecipe, Signature
+from mainspring.train.models.shapes import LanguageRecipe, Signature, VlaRecipe
+from mainspring.train.models.vla import check_width
 from mainspring.train.policy import check_relative
 from mainspring.train.recipe import Recipe
 from mainspring.train.robots import RobotRecipe, SourceRecipe
@@ -148,13 +149,16 @@ class Sources:
             return Signature(state_dim=0, action_dim=0)
         first = self.opened[0]
         views, size = len(first.cameras), first.view.manifest.recipe.image_size if first.cameras else 0
-        return Signature(
+        signature = Signature(
             state_dim=max(one.dims(STATE) for one in self.opened),
             action_dim=max(one.dims(ACTION) for one in self.opened),
             image_views=views,
             image_height=size,
             image_width=size,
         )
+        if isinstance(policy, VlaRecipe):
+            check_width(policy, signature)
+        return signature
 
     def components(self, robot: int | None = None) -> list[Component]:
         """Returns what a loader mixes.
