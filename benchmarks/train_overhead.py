@@ -73,7 +73,7 @@ def view_of(folder: Path) -> View:
 
 
 def recipe_of(width: int, steps: int) -> Recipe:
-    image = {"channels": [4, 8, 16, 16], "features": 16}
+    image = {"channels": [4, 8, 8, 8], "features": 16}
     policy = {"width": width, "relative_actions": False, "motion": False, "image": image}
     return changed(recipe_named("video"), {"batch_size": BATCH, "steps": steps, "policy": policy})
 
@@ -147,7 +147,7 @@ def main() -> None:
     steps, turns = (100, 3) if options.quick else (500, 5)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        jax.config.update("jax_compilation_cache_dir", str(folder / "compiled"))
+        jax.config.update("jax_compilation_cache_dir", str(folder / "compiled"))  # type: ignore[no-untyped-call]
         view = view_of(folder)
         recipe, bare, step_s = chosen(view, steps)
         os.sched_setaffinity(0, CORES)  # JAX's own threads stay on the first.

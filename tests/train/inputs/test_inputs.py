@@ -13,7 +13,7 @@ from mainspring.data import View, gather
 from mainspring.domain.errors import InvalidInput, NotFound
 from mainspring.train.inputs.fitting import Fitting
 from mainspring.train.inputs.measured import statistics_of
-from mainspring.train.inputs.sources import Source, Sources
+from mainspring.train.inputs.sources import GivenView, Sources
 from mainspring.train.models.shapes import Signature
 from mainspring.train.policy import sample_actions, signature_of, statistics_of_robot, unit_statistics
 from mainspring.train.recipe import Recipe, changed, recipe_named
@@ -42,8 +42,8 @@ def batch_of(sources: Sources, step: int, **shares: int) -> dict[str, Any]:
     return sources.loader(**{"rank": 0, "world_size": 1, **shares}, fit=fitting).batch(step)
 
 
-def both(arm: View, hand: View) -> list[Source]:
-    return [Source(name="a", view=arm), Source(name="b", view=hand)]
+def both(arm: View, hand: View) -> list[GivenView]:
+    return [GivenView(name="a", view=arm), GivenView(name="b", view=hand)]
 
 
 def test_mixture_of_robots_comes_in_one_width_by_weight_and_says_which_is_which(arm: View, hand: View) -> None:
@@ -133,8 +133,8 @@ def test_batches_with_words_resume_at_every_step_in_any_world(arm: View, hand: V
 
 
 def test_missing_camera_is_masked_and_black(seeing: View) -> None:
-    policy = {"image": recipe_named("vla_tiny").policy.image, "relative_actions": False}
-    recipe = replace(tiny(), policy=replace(recipe_named("vla_tiny").policy, **policy, prompt_length=24))
+    policy = {"relative_actions": False, "prompt_length": 24}
+    recipe = changed(recipe_named("vla_tiny"), {"batch_size": 16, "policy": policy})
     recipe = replace(recipe, data=DataRecipe(robots=(RobotRecipe(cameras=("", CAMERA)),), tokenizer="bytes"))
     batch = batch_of(Sources(recipe, seeing), 0)
     assert batch["image_valid"].tolist() == [[False, True]] * 16
@@ -181,9 +181,9 @@ def test_robot_wider_than_the_policy_is_refused(arm: View) -> None:
 def test_sources_that_are_not_those_of_the_recipe_are_refused(arm: View, hand: View) -> None:
     mixed = replace(plain(), data=TWO)
     with pytest.raises(NotFound, match="--view b=ID"):
-        Sources(mixed, [Source(name="a", view=arm)])
+        Sources(mixed, [GivenView(name="a", view=arm)])
     with pytest.raises(InvalidInput, match="a source 'c'"):
-        Sources(mixed, [*both(arm, hand), Source(name="c", view=hand)])
+        Sources(mixed, [*both(arm, hand), GivenView(name="c", view=hand)])
     named = (SourceRecipe(name="a", robot="hand"), SourceRecipe(name="b", robot="hand"))
     one = replace(TWO, sources=named, robots=TWO.robots[1:])
     with pytest.raises(InvalidInput, match=r"2 dimensions of state.*a robot of its own"):
@@ -200,13 +200,14 @@ def test_values_that_are_no_numbers_are_refused_by_their_dimension(arm: View) ->
 
 
 def test_recipe_of_sources_and_robots_that_do_not_fit_is_refused() -> None:
-    for broken in (
+    wrong: tuple[dict[str, Any], ...] = (
         {"sources": [{"robot": "none"}]},
         {"sources": []},
         {"robots": [{}, {}]},
         {"robots": [{"cameras": ["a", "a"]}]},
         {"robots": [{"name": "", "cameras": ["a"]}, {"name": "b", "cameras": ["a", "b"]}]},
         {"robots": [{"absolute": [-1]}]},
-    ):
+    )
+    for broken in wrong:
         with pytest.raises(InvalidInput):
             plain(data=broken)

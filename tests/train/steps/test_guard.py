@@ -148,7 +148,8 @@ def stepped(recipe: Recipe, view: View, *, usual: tuple[float, int] | None, dama
 
 def unmoved(before: Any, after: Any) -> bool:
     """Returns whether nothing of a state has moved but what counts steps, which must."""
-    same, counts = [], []
+    same: list[bool] = []
+    counts: list[bool] = []
     for one, other in zip(*map(jax.tree.leaves, (before, after)), strict=True):
         (counts if one.dtype.kind == "i" else same).append(np.array_equal(one, other))
     assert not any(counts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import jax
@@ -14,7 +15,7 @@ from mainspring.domain import wire
 from mainspring.session import Session
 from mainspring.train.feed import fitted
 from mainspring.train.inputs.fitting import Fitting
-from mainspring.train.inputs.sources import Source, Sources
+from mainspring.train.inputs.sources import GivenView, Sources
 from mainspring.train.models.shapes import Signature
 from mainspring.train.plan.chips import CHIPS
 from mainspring.train.plan.running import chip_of, share_of_peak
@@ -35,10 +36,16 @@ def test_every_step_is_told_with_its_norms_rate_pace_and_wait(
     views: dict[Split, View], compiled: Path, tmp_path: Path
 ) -> None:
     jax.config.update("jax_compilation_cache_dir", str(compiled))  # type: ignore[no-untyped-call]
-    desk, seen = Desk(tmp_path, every=50), {}
+    desk = Desk(tmp_path, every=50)
+    seen: dict[int, dict[str, float]] = {}
     session = desk.join()
     report = session.report
-    session.report = lambda step, metrics=None: seen.setdefault(step, {}).update(metrics or {}) or report(step, metrics)  # type: ignore[method-assign, func-returns-value, assignment]
+
+    def noted(step: int, metrics: Mapping[str, float] | None = None) -> bool:
+        seen.setdefault(step, {}).update(metrics or {})
+        return report(step, metrics)
+
+    session.report = noted  # type: ignore[method-assign]
     outcome = train(session, RECIPE, views["train"], facts={}, work=lambda recipe, signature: lambda step_s: 0.25)
     desk.close()
     assert sorted(seen) == [1, 2, 3, 4, 5, 6]
@@ -59,7 +66,7 @@ def test_loss_on_held_out_rows_is_of_each_task_repeatable_and_changes_nothing(
     views: dict[Split, View], compiled: Path
 ) -> None:
     jax.config.update("jax_compilation_cache_dir", str(compiled))  # type: ignore[no-untyped-call]
-    sources = [Source(view=views["train"], held_out=views["holdout"])]
+    sources = [GivenView(view=views["train"], held_out=views["holdout"])]
     measured = changed(RECIPE, {"held_out": {"every": 2, "rows": 10}})
     alone = Session("", pid=1, stopwatch=lambda: 0.0)
     plain, held = (train(alone, recipe, sources, facts={}).state for recipe in (RECIPE, measured))

@@ -23,7 +23,7 @@ from mainspring.train.robots import RobotRecipe, SourceRecipe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Source:
+class GivenView:
     """A view that a run learns from.
 
     Args:
@@ -46,7 +46,7 @@ class OpenSource:
         cameras: At each of the policy's views, "" for one that the robot lacks; () for a policy without eyes.
     """
 
-    source: Source
+    source: GivenView
     recipe: SourceRecipe
     kind: RobotRecipe
     robot: int
@@ -74,8 +74,8 @@ class Sources:
         NotFound: One of the recipe's is not given.
     """
 
-    def __init__(self, recipe: Recipe, given: View | Sequence[Source]) -> None:
-        sources = (Source(view=given),) if isinstance(given, View) else tuple(given)
+    def __init__(self, recipe: Recipe, given: View | Sequence[GivenView]) -> None:
+        sources = (GivenView(view=given),) if isinstance(given, View) else tuple(given)
         self.recipe = recipe
         self.opened = tuple(self._opened(named, sources) for named in recipe.data.sources)
         names = [named.name for named in recipe.data.sources]
@@ -87,7 +87,7 @@ class Sources:
             self._check(one)
         self.signature = self._signature()
 
-    def _opened(self, named: SourceRecipe, given: Sequence[Source]) -> OpenSource:
+    def _opened(self, named: SourceRecipe, given: Sequence[GivenView]) -> OpenSource:
         found = [source for source in given if source.name == named.name]
         if len(found) != 1:
             raise NotFound(
