@@ -182,10 +182,8 @@ class Lead:
                 self._running.left(agent, message)
             case wire.StacksDumped():
                 self._running.stacks(message)
-            case wire.RankResult():
-                self._running.result(message)
-            case wire.RankUpset():
-                self._running.upset(message)
+            case wire.RankResult() | wire.RankUpset():
+                self._running.told(message)
             case wire.ShareStored():
                 self._saves.share(message)
             case wire.StoreFailed():

@@ -202,20 +202,19 @@ class RunningGeneration:
                 if message.rank == min(self._members.active):
                     self._ledger.served(self._outbox.now_s, ready=message.serving.ready)
 
-    def result(self, message: wire.RankResult) -> None:
-        """Takes a rank's result; one told again is ignored."""
-        if self._ranks.result(message.rank, message.sequence):
-            self._outbox.event(leads.ResultEvent(detail=dict(message.values)))
-
-    def upset(self, message: wire.RankUpset) -> None:
-        """Takes word of a step that went wrong; what is told again is ignored."""
-        if self._ranks.result(message.rank, message.sequence):
-            told = message.report
-            self._outbox.event(
-                leads.StepUpsetEvent(
-                    step=told.step, upset=told.upset, answer=told.answer, seen=told.words, to_step=told.to_step
+    def told(self, message: wire.RankResult | wire.RankUpset) -> None:
+        """Takes a rank's result, or word of a step that went wrong; what is told again is ignored."""
+        if not self._ranks.result(message.rank, message.sequence):
+            return
+        match message:
+            case wire.RankResult():
+                self._outbox.event(leads.ResultEvent(detail=dict(message.values)))
+            case wire.RankUpset(report=told):
+                self._outbox.event(
+                    leads.StepUpsetEvent(
+                        step=told.step, upset=told.upset, answer=told.answer, seen=told.words, to_step=told.to_step
+                    )
                 )
-            )
 
     def reached_before(self, step: int) -> None:
         """Takes note of what an older generation reached just before it was ended."""
