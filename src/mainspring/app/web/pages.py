@@ -25,6 +25,7 @@ from mainspring.app.web.tables import job_path
 from mainspring.app.web.views.acts import act
 from mainspring.app.web.views.alerts import view_alerts
 from mainspring.app.web.views.changes import view_changes
+from mainspring.app.web.views.data import view_data, view_dataset, view_episode, view_version
 from mainspring.app.web.views.fleet import node_path, view_fleet
 from mainspring.app.web.views.job import view_job
 from mainspring.app.web.views.jobs import view_jobs, view_mine
@@ -45,6 +46,10 @@ VIEWS: dict[str, View] = {
     "/teams": view_teams,
     "/alerts": view_alerts,
     "/changes": view_changes,
+    "/data": view_data,
+    "/data/{dataset}": view_dataset,
+    "/data/{dataset}/{number}": view_version,
+    "/data/{dataset}/{number}/{episode}": view_episode,
     "/jobs/{job}": view_job,
 }
 _FILE_S = 3_600  # How long a browser need not ask for what pages load again; their addresses name the release.
