@@ -48,6 +48,8 @@ if TYPE_CHECKING:
         NodeChange,
         NodeClosure,
         NodeHealthView,
+        PromiseDay,
+        PromiseView,
         Reason,
     )
     from mainspring.domain.answers.history import ClosedNode, JobHistory, PastAttempt, PastCluster, PastFleet, Sweep
