@@ -14,6 +14,7 @@ PROGRAMS = {
     "check-cluster": "mainspring.app.server.checking",
     "engine-host": "mainspring.app.server.engine_host",
     "evaluate": "mainspring.app.server.programs.evaluate",
+    "pictures": "mainspring.app.server.programs.pictures",
     "probes": "mainspring.app.server.programs.probes",
     "record": "mainspring.app.server.programs.record",
     "serve": "mainspring.app.server.programs.serve",

@@ -13,6 +13,7 @@ from mainspring.control.loop.leadership import Leadership
 from mainspring.control.loop.loop import Loop, new_writers
 from mainspring.control.loop.plan_cycle import PlanCycle
 from mainspring.control.service import agents
+from mainspring.control.service.datasets import Datasets
 from mainspring.control.service.evaluations.rules import EvaluationRules
 from mainspring.control.service.goodput import goodput_of, goodput_report
 from mainspring.control.service.health import Pulse
@@ -151,6 +152,11 @@ class Control:
     def samples(self) -> Samples:
         """Returns what ranks reported, step by step."""
         return Samples(self.store, self._access.objects_url)
+
+    @property
+    def datasets(self) -> Datasets:
+        """Returns what is known of the lab's data."""
+        return Datasets(self._access.objects_url)
 
     @property
     def pauses(self) -> Pauses:
@@ -344,8 +350,6 @@ class Control:
         """Returns a piece of one rank's output; an empty one while there is none.
 
         Args:
-            reference: The job's id or name.
-            caller: Who asks.
             since: Byte offset to start from.
             attempt: Number of the attempt; the newest when None.
             limit: Most bytes, up to `LOG_BYTES_MAX`.

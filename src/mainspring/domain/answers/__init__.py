@@ -23,6 +23,17 @@ if TYPE_CHECKING:
         TeamUse,
         TeamView,
     )
+    from mainspring.domain.answers.datasets import (
+        CandidateView,
+        DatasetDetail,
+        DatasetFreshness,
+        DatasetView,
+        EpisodeCurve,
+        EpisodeDetail,
+        EpisodeView,
+        LineageLink,
+        VersionView,
+    )
     from mainspring.domain.answers.evaluations import EvaluationRuleView, EvaluationRun, NewEvaluationRule
     from mainspring.domain.answers.health import (
         ClosureKind,
@@ -41,6 +52,8 @@ if TYPE_CHECKING:
         NodeClosure,
         NodeHealthView,
         NodeRepair,
+        PromiseDay,
+        PromiseView,
         Reason,
         RepairOutcome,
     )

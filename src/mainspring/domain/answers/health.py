@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
 
 from mainspring.domain.answers.steering import REASON_MAX, check_reason
@@ -270,6 +271,34 @@ class NewClosure:
         if self.hours is not None and not 0 < self.hours <= HOURS_MAX:
             got, wanted = f"{self.hours:g} hours", f"over 0, to {HOURS_MAX:g}"
             raise InvalidInput("close a node", on="field 'hours'", got=got, wanted=wanted)
+
+
+@message("PromiseDay")
+class PromiseDay:
+    """One day of a promise: how many things it was about, and how many of them were late."""
+
+    until_s: float
+    total: int
+    late: int
+
+
+@message("PromiseView")
+class PromiseView:
+    """What became of a promise, as far as events tell.
+
+    Args:
+        objective: The share that is to be in time.
+        since_s: From when on it is known.
+        days: The last of them ends now.
+        burns: How fast the budget of 30 days burns, 1 for the pace that uses it up just so, by the seconds looked back.
+    """
+
+    name: str
+    words: str
+    objective: float
+    since_s: float
+    days: tuple[PromiseDay, ...]
+    burns: Mapping[str, float]
 
 
 @message("Reason")

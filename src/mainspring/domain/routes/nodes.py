@@ -55,6 +55,10 @@ class NodeCalls:
             limit: At most so many.
         """
 
+    @route("GET", "/promises", handler="questions.promises", operation="list_promises", patient=True)
+    def promises(self) -> tuple[answers.PromiseView, ...]:
+        """Lists what became of the lab's promises, day by day, as far as events tell."""
+
     @route("PUT", "/clusters/{cluster}/nodes/{node}/closure", may=Right.HOLD_FLEET, handler="care.close")
     def close_node(self, cluster: str, node: str, body: answers.NewClosure) -> answers.NodeClosure:
         """Closes a node to new work, here and in its cluster; drained and in quarantine, what runs there ends, saved,

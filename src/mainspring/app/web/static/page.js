@@ -101,6 +101,7 @@ function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
 const AXIS = () => ({ axisLine: { lineStyle: { color: colour("line") } }, axisLabel: { color: colour("soft"), hideOverlap: true }, splitLine: { lineStyle: { color: colour("line") } } });
+const HUES = ["blue", "orange", "green", "pink", "sky", "red", "grey", "ink"];
 const KINDS = {
   steps: (data) => ({
     series: [
@@ -131,6 +132,11 @@ const KINDS = {
     yAxis: { type: "category", data: data.ranks, ...AXIS(), splitLine: { show: false } },
     visualMap: { min: data.least, max: data.most, orient: "horizontal", left: "center", bottom: 0, itemHeight: 120, itemWidth: 12, text: [`${data.most.toPrecision(3)} s`, data.least.toPrecision(3)], textStyle: { color: colour("soft") }, inRange: { color: [colour("bed"), colour("sky"), colour("blue"), colour("orange"), colour("red")] } },
     series: [{ type: "heatmap", data: data.cells, progressive: 0 }],
+  }),
+  columns: (data) => ({
+    xAxis: { type: "value", min: "dataMin", max: "dataMax", ...AXIS(), splitLine: { show: false } },
+    yAxis: { type: "value", scale: true, ...AXIS() },
+    series: data.lines.map((line, at) => ({ type: "line", data: line, showSymbol: false, connectNulls: false, lineStyle: { width: 1.5, type: at < 8 ? "solid" : "dashed", color: colour(HUES[at % HUES.length]) }, itemStyle: { color: colour(HUES[at % HUES.length]) }, name: data.names[at] })),
   }),
   pace: (data) => ({
     series: [{ type: "line", data: data.pace, step: "end", showSymbol: data.pace.length < 40, symbolSize: 5, lineStyle: { width: 2, color: colour("green") }, itemStyle: { color: colour("green") }, name: "seconds a step" }],
