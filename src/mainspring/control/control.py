@@ -17,7 +17,6 @@ from mainspring.control.service.goodput import goodput_of, goodput_report
 from mainspring.control.service.health import Pulse
 from mainspring.control.service.lists import JobFilter, count_jobs
 from mainspring.control.service.machines import KnownMachines
-from mainspring.control.service.nodes.announcing import Announcing
 from mainspring.control.service.nodes.care import NodeCare
 from mainspring.control.service.people import People
 from mainspring.control.service.questions import Questions
@@ -154,11 +153,6 @@ class Control:
     def care(self) -> NodeCare:
         """Returns what may be told and said of nodes."""
         return NodeCare(self.store, self.fleet, self.clock, self.wake.set, self._agents_say.ask)
-
-    @property
-    def announcing(self) -> Announcing:
-        """Returns what may be said of maintenance."""
-        return Announcing(self.store, self.fleet, self.clock, self.wake.set)
 
     @property
     def restores(self) -> Restores:

@@ -89,7 +89,7 @@ class NodeCalls:
             limit: At most so many.
         """
 
-    @route("GET", "/maintenance", handler="announcing.windows", operation="list_maintenance")
+    @route("GET", "/maintenance", handler="care.announcing.windows", operation="list_maintenance")
     def maintenance(self, *, cluster: Named = None, past: bool = False) -> tuple[answers.MaintenanceWindow, ...]:
         """Lists windows of maintenance that people announced, in order of when they begin.
 
@@ -98,13 +98,13 @@ class NodeCalls:
             past: Also those that are over.
         """
 
-    @route("POST", "/clusters/{cluster}/maintenance", may=Right.HOLD_FLEET, handler="announcing.announce")
+    @route("POST", "/clusters/{cluster}/maintenance", may=Right.HOLD_FLEET, handler="care.announcing.announce")
     def announce_maintenance(self, cluster: str, body: answers.NewMaintenance) -> answers.MaintenanceWindow:
         """Announces that nodes will not be there for work for a while: what runs there ends before, saved, and goes
         elsewhere, and nothing starts there that would not be over.
         """
 
-    @route("DELETE", "/maintenance/{number}", may=Right.HOLD_FLEET, handler="announcing.withdraw", repeats=True)
+    @route("DELETE", "/maintenance/{number}", may=Right.HOLD_FLEET, handler="care.announcing.withdraw", repeats=True)
     def withdraw_maintenance(self, number: int, *, reason: Why = "") -> answers.MaintenanceWindow:
         """Withdraws maintenance that was announced, and returns it.
 

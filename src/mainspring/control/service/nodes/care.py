@@ -13,6 +13,7 @@ from mainspring.control.health.breaker import Breaker
 from mainspring.control.health.incidents import incidents_of
 from mainspring.control.health.quarantines import OWNER, QUARANTINE_S
 from mainspring.control.health.rules import RULES, Rule
+from mainspring.control.service.nodes.announcing import Announcing
 from mainspring.control.service.nodes.past import changes_of
 from mainspring.control.service.nodes.telling import allowed, taken
 from mainspring.control.service.views import list_nodes, view_clusters
@@ -97,6 +98,11 @@ class NodeCare:
         self._clock = clock
         self._wake = wake
         self._write = write
+
+    @property
+    def announcing(self) -> Announcing:
+        """Returns what may be said of maintenance."""
+        return Announcing(self._store, self._fleet, self._clock, self._wake)
 
     # ---------------------------------------------------------------- what is seen
 

@@ -17,7 +17,7 @@ from typing import Protocol, final
 import sqlalchemy as sa
 
 from mainspring.control.health.breaker import Breaker
-from mainspring.control.health.ladder import Patient, Then, next_step
+from mainspring.control.health.ladder import Otherwise, Patient, next_step
 from mainspring.control.health.quarantines import NEW_RULE, OWNER, QUARANTINE_S
 from mainspring.control.state.fleet import FleetView, trial_taint
 from mainspring.control.store.audit import note
@@ -214,7 +214,7 @@ class Repairs:
                 steps=steps.get(one.number, ()),
             )
             then = next_step(patient, self._rules, ledger.now_s)
-            if then is Then.OPEN and one.cluster not in shut:
+            if then is Otherwise.OPEN and one.cluster not in shut:
                 _open(ledger, one, patient.steps)
             elif then == BURN_IN:
                 most = max(1, sum(at.cluster == one.cluster for at in nodes) // AT_ONCE_ONE_IN)
