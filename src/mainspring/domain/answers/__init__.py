@@ -36,12 +36,14 @@ if TYPE_CHECKING:
         MaintenanceWindow,
         NewClosure,
         NewMaintenance,
+        NewVerdict,
         NodeChange,
         NodeClosure,
         NodeHealthView,
         NodeRepair,
         Reason,
         RepairOutcome,
+        RuleMeasured,
     )
     from mainspring.domain.answers.history import ClosedNode, JobHistory, PastAttempt, PastCluster, PastFleet, Sweep
     from mainspring.domain.answers.jobs import (

@@ -149,6 +149,10 @@ class NodeCalls:
             reason: Why, for people; none is refused.
         """
 
+    @route("PUT", "/health/rules/{rule}/cases/{cluster}/{node}", may=Right.RULE_HEALTH, handler="care.judging.judge")
+    def judge_rule(self, rule: str, cluster: str, node: str, body: answers.NewVerdict) -> answers.RuleMeasured:
+        """Says whether a rule was right the last time that it held for a node; answers how often it was."""
+
     @route("GET", "/health/incidents", handler="care.incidents", operation="list_incidents")
     def incidents(self, *, cluster: Named = None) -> tuple[answers.Incident, ...]:
         """Lists what is wrong with nodes now, what is wrong with many for one reason once.
