@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from mainspring.control.health.ladder import TRIES_MAX, Patient, Then, next_step
+from mainspring.control.health.ladder import TRIES_MAX, Otherwise, Patient, next_step
 from mainspring.domain.answers import NodeRepair, RepairOutcome
 from mainspring.domain.errors import InvalidSpec
 from mainspring.domain.hardware.care import (
@@ -56,8 +56,8 @@ def test_ladder_begins_with_what_is_asked_for_and_climbs_by_what_did_not_help() 
     climbed = (("reset", DONE), (BURN_IN, FAILED), ("reboot", FAILED))
     assert then(*climbed) is Rung.REPLACE
     assert then(*climbed, ("replace", LATE)) is Rung.VENDOR
-    assert then(*climbed, ("replace", LATE), ("vendor", FAILED)) is Then.STUCK
-    assert then(*climbed, ("replace", DONE), (BURN_IN, DONE)) is Then.OPEN
+    assert then(*climbed, ("replace", LATE), ("vendor", FAILED)) is Otherwise.STUCK
+    assert then(*climbed, ("replace", DONE), (BURN_IN, DONE)) is Otherwise.OPEN
 
 
 @pytest.mark.parametrize(
@@ -76,29 +76,29 @@ def test_each_repair_that_is_asked_for_has_its_first_rung(asked: Repair, first: 
 def test_rungs_without_a_hook_are_passed_over_and_nothing_is_done_twice_at_one_time() -> None:
     some = CareRules(repairs={Rung.REPLACE: HOOK})
     assert then(rules=some) is Rung.REPLACE
-    assert then(("replace", FAILED), rules=some) is Then.STUCK
-    assert then(("reset", None)) is Then.WAIT
-    assert then(busy=True) is Then.WAIT
+    assert then(("replace", FAILED), rules=some) is Otherwise.STUCK
+    assert then(("reset", None)) is Otherwise.WAIT
+    assert then(busy=True) is Otherwise.WAIT
 
 
 def test_without_a_burn_in_a_node_is_open_once_nothing_is_found_and_climbs_when_it_has_not_settled() -> None:
     hooks = CareRules(repairs=dict.fromkeys(Rung, HOOK))
-    assert then(("reset", DONE), rules=hooks, found=False) is Then.OPEN
-    assert then(("reset", DONE), rules=hooks, now_s=109.0) is Then.WAIT
+    assert then(("reset", DONE), rules=hooks, found=False) is Otherwise.OPEN
+    assert then(("reset", DONE), rules=hooks, now_s=109.0) is Otherwise.WAIT
     assert then(("reset", DONE), rules=hooks, now_s=110.0) is Rung.REBOOT
 
 
 def test_without_hooks_a_burn_in_is_tried_when_its_watchers_say_well_or_its_time_is_over() -> None:
     trial = CareRules(burn_in=BurnIn())
-    assert then(rules=trial) is Then.WAIT
+    assert then(rules=trial) is Otherwise.WAIT
     assert then(rules=trial, found=False) == BURN_IN
     assert then(rules=trial, over=True) == BURN_IN
-    assert then((BURN_IN, FAILED), rules=trial, found=False) is Then.STUCK
+    assert then((BURN_IN, FAILED), rules=trial, found=False) is Otherwise.STUCK
     assert next_step(replace(ILL, new=True), trial, 0.0) == BURN_IN
 
 
 def test_ladder_has_an_end() -> None:
-    assert then(*[(BURN_IN, FAILED)] * TRIES_MAX) is Then.STUCK
+    assert then(*[(BURN_IN, FAILED)] * TRIES_MAX) is Otherwise.STUCK
 
 
 def test_care_that_cannot_be_is_refused_by_name() -> None:

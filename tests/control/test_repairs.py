@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,12 +13,13 @@ from tests.control.told_of_nodes import fault
 from mainspring.control import Settings
 from mainspring.control.service.nodes.repairing import HookCall, HookSaid, Repairs
 from mainspring.domain import codec
-from mainspring.domain.answers import ClosureKind, NewClosure, Reason, RepairOutcome
+from mainspring.domain.answers import ClosureKind, NewClosure, NewMaintenance, NewVerdict, Reason, RepairOutcome
+from mainspring.domain.errors import Conflict, InvalidInput, NotFound
 from mainspring.domain.fleet import Node
 from mainspring.domain.hardware.care import BreakerLimits, BurnIn, CareRules, RepairHook, Rung
 from mainspring.domain.hardware.health import Repair
-from mainspring.domain.ids import ChipName, ClusterName, NodeName
-from mainspring.domain.life import JobState
+from mainspring.domain.ids import ChipName, ClusterName, JobId, NodeName
+from mainspring.domain.life import AttemptState, JobState
 from mainspring.domain.wire import HealthBatch
 
 if TYPE_CHECKING:
@@ -26,6 +28,13 @@ if TYPE_CHECKING:
 DONE, FAILED = RepairOutcome.DONE, RepairOutcome.FAILED
 HOOKS = {Rung.RESET: RepairHook(command=("reset",), limit_s=60.0), Rung.REBOOT: RepairHook(url="https://ops/reboot")}
 TRIAL = BurnIn(minutes=1.0, limit_minutes=10.0, command=("burn-in", "{node}"))
+
+
+def placed(world: World, job: JobId) -> set[NodeName]:
+    """Where a job's newest attempt is, while it lives."""
+    attempts = world.job(job).attempts
+    live = bool(attempts) and attempts[-1].state in (AttemptState.GRANTED, AttemptState.RUNNING)
+    return {node for order in world.orders_of(job).values() for node in order.nodes} if live else set()
 
 
 class Called:
@@ -118,6 +127,8 @@ def test_a_node_is_reset_then_started_anew_and_comes_back_by_a_burn_in_that_it_p
     ]  # fmt: skip
     world.tick(5, seconds=10.0)
     assert ward.closed == [], "what was seen before is held against it no more"
+    rule = next(one for one in world.control.care.rules() if one.name == "fatal")
+    assert (rule.right, rule.wrong, rule.unjudged) == (1, 0, 0), "it was repaired"
     kinds = [event.kind for event in world.control.events()]
     assert kinds.count("node_repair_begun") == kinds.count("node_repair_ended") == 3
     assert len([one for one in world.control.people.audit() if one.action == "repair a node"]) == 3
@@ -137,6 +148,8 @@ def test_a_node_that_fails_its_burn_in_stays_closed_when_nothing_is_left_to_try(
     assert ward.closed == ["west-0"]
     assert "burn-in failed" in ward.steps()
     assert len(ward.burn_ins()) == 1
+    rule = next(one for one in world.control.care.rules() if one.name == "fatal")
+    assert (rule.right, rule.wrong, rule.unjudged) == (1, 0, 0), "its node failed its burn-in"
 
 
 def test_a_hook_that_nobody_hears_of_again_is_late_at_its_limit(world: World) -> None:
@@ -198,3 +211,59 @@ def test_nodes_that_come_new_are_closed_until_they_passed(world: World, *, new_n
     ward.turn(4)
     assert ward.closed == (["west-9"] if new_nodes else [])
     assert [one.spec.name for one in ward.burn_ins()] == (["burn-in-west-9"] if new_nodes else [])
+
+
+def test_a_rule_that_was_wrong_too_often_is_not_promoted_until_its_verdicts_say_otherwise(world: World) -> None:
+    ward, care = Ward(world, CareRules()), world.control.care
+    care.demote("fatal", reason="to be measured")
+    for number in range(4):
+        ward.fail(f"west-{number}")
+    for number in range(4):
+        seen = care.judging.judge("fatal", "west", f"west-{number}", NewVerdict(right=number > 0, reason="looked"))
+    assert (seen.right, seen.wrong, seen.unjudged) == (3, 1, 0)
+    care.promote("fatal", Reason(reason="four are few"))
+    care.demote("fatal", reason="to be measured")
+    for node in ("east-0",):
+        care.tell(HealthBatch(events=(fault(node, at_s=world.clock.now_s()),)))
+        ward.turn(2)
+        care.judging.judge("fatal", "east", node, NewVerdict(right=False, reason="a cable that somebody pulled"))
+    with pytest.raises(Conflict, match="right 3 of 5 times"):
+        care.promote("fatal", Reason(reason="why not"))
+    with pytest.raises(NotFound, match="never held there"):
+        care.judging.judge("slow", "west", "west-0", NewVerdict(right=True, reason="looked"))
+
+
+def test_nothing_starts_on_nodes_shortly_before_their_maintenance_and_what_runs_moves(world: World) -> None:
+    world.tick(2)
+    begins_s = world.clock.now_s() + 7_200.0
+    asked = NewMaintenance(nodes=(NodeName("west-0"), NodeName("west-1")), from_s=begins_s, hours=1.0, reason="a fan")
+    window = world.control.care.announcing.announce("west", asked)
+    early = [world.submit(world.spec(replicas=1)) for _ in range(8)]
+    world.tick(3)
+    on = {node: one for one in early for node in placed(world, one)}
+    assert "west-0" in on, "two hours before it anything may start"
+    first = on[NodeName("west-0")]
+    world.register(first)
+    world.beat(first)
+    world.tick(seconds=3_700.0)
+    for one in early:
+        if one != first:
+            world.control.steering.stop(one)
+    world.tick(4)
+    late = [world.submit(world.spec(replicas=1)) for _ in range(8)]
+    world.tick(3)
+    held = {node for one in late for node in placed(world, one)}
+    assert held >= {"west-2", "west-3"}
+    assert not held & {"west-0", "west-1"}
+    assert world.job(first).state is JobState.RUNNING
+    world.tick(seconds=3_400.0)
+    world.tick(2)
+    assert "maintenance, announced by" in str([event.detail for event in world.control.events()])
+    assert "west-0" not in placed(world, first)
+    assert [one.number for one in world.control.care.announcing.windows()] == [window.number]
+    world.tick(2, seconds=4_000.0)
+    assert world.control.care.announcing.windows() == ()
+    with pytest.raises(InvalidInput, match="over"):
+        world.control.care.announcing.announce("west", asked)
+    with pytest.raises(NotFound, match="west-77"):
+        world.control.care.announcing.announce("west", replace(asked, nodes=(NodeName("west-77"),)))

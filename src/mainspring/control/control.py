@@ -19,7 +19,6 @@ from mainspring.control.service.goodput import goodput_of, goodput_report
 from mainspring.control.service.health import Pulse
 from mainspring.control.service.lists import JobFilter, count_jobs
 from mainspring.control.service.machines import KnownMachines
-from mainspring.control.service.nodes.announcing import Announcing
 from mainspring.control.service.nodes.care import NodeCare
 from mainspring.control.service.people import People
 from mainspring.control.service.questions import Questions
@@ -172,11 +171,6 @@ class Control:
     def evaluations(self) -> EvaluationRules:
         """Returns the rules by which checkpoints are evaluated."""
         return EvaluationRules(self.store, self.clock)
-
-    @property
-    def announcing(self) -> Announcing:
-        """Returns what may be said of maintenance."""
-        return Announcing(self.store, self.fleet, self.clock, self.wake.set)
 
     @property
     def restores(self) -> Restores:

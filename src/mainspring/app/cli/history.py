@@ -72,6 +72,7 @@ _WORDS = {
     "closures": "closures of nodes",
     "node_repairs": "steps of repairs",
     "maintenance": "windows of maintenance",
+    "rule_cases": "times that rules held",
     "plans": "plans",
     "tokens": "tokens that had ended",
     "allocations": "folders of allocations, with output of ranks",

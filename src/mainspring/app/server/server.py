@@ -26,9 +26,9 @@ from mainspring.app.base.system import FILES_WANTED, SystemClock, SystemDice, ra
 from mainspring.app.server.arrivals import Inboxes, Reader
 from mainspring.app.server.engines import Engines
 from mainspring.app.server.evaluations import EvaluationThread
+from mainspring.app.server.nodes.repairs import RepairThread
 from mainspring.app.server.notices import NoticeThread
 from mainspring.app.server.output import OutputFile
-from mainspring.app.server.repairs import RepairThread
 from mainspring.app.server.store_grants import agents_environment, grants_of
 from mainspring.app.server.telemetry.logs import start_log
 from mainspring.app.server.telemetry.traces import TraceThread, require_exporter

@@ -18,7 +18,7 @@ from mainspring.domain.hardware.health import Repair
 TRIES_MAX = 20  # Steps of one quarantine: a ladder climbed four times over.
 
 
-class Then(str, Enum):
+class Otherwise(str, Enum):
     """What is done next, beside a rung or a burn-in."""
 
     WAIT = "wait"
@@ -47,44 +47,44 @@ class Patient:
     steps: Sequence[NodeRepair] = ()
 
 
-def next_step(patient: Patient, rules: CareRules, now_s: float) -> Rung | str | Then:
-    """Returns what is done next: a rung, `BURN_IN`, or one of `Then`."""
+def next_step(patient: Patient, rules: CareRules, now_s: float) -> Rung | str | Otherwise:
+    """Returns what is done next: a rung, `BURN_IN`, or one of `Otherwise`."""
     last = patient.steps[-1] if patient.steps else None
     if patient.busy or (last is not None and last.ended_s is None):
-        return Then.WAIT
+        return Otherwise.WAIT
     if len(patient.steps) >= TRIES_MAX:
-        return Then.STUCK
+        return Otherwise.STUCK
     if last is None:
         if patient.new:
-            return BURN_IN if rules.burn_in is not None else Then.OPEN
+            return BURN_IN if rules.burn_in is not None else Otherwise.OPEN
         first = _from(FIRST_RUNGS[patient.asked], rules.repairs)
         if first is not None:
             return first
         # Without a hook its watchers' word, or its time, says when it is worth a try.
-        return _try(rules) if not patient.found or patient.over else Then.WAIT
+        return _try(rules) if not patient.found or patient.over else Otherwise.WAIT
     done = last.outcome is RepairOutcome.DONE
     if last.step == BURN_IN:
-        return Then.OPEN if done else _above(patient.steps, rules.repairs)
+        return Otherwise.OPEN if done else _above(patient.steps, rules.repairs)
     if not done:
         return _above(patient.steps, rules.repairs)
     if rules.burn_in is not None:
         return BURN_IN
     if not patient.found:
-        return Then.OPEN
+        return Otherwise.OPEN
     hook, ended_s = rules.repairs.get(Rung(last.step)), last.ended_s or 0.0
     settled = hook is None or now_s - ended_s >= hook.settle_s
-    return _above(patient.steps, rules.repairs) if settled else Then.WAIT
+    return _above(patient.steps, rules.repairs) if settled else Otherwise.WAIT
 
 
-def _try(rules: CareRules) -> str | Then:
-    return BURN_IN if rules.burn_in is not None else Then.OPEN
+def _try(rules: CareRules) -> str | Otherwise:
+    return BURN_IN if rules.burn_in is not None else Otherwise.OPEN
 
 
-def _above(steps: Sequence[NodeRepair], hooks: Collection[Rung]) -> Rung | Then:
+def _above(steps: Sequence[NodeRepair], hooks: Collection[Rung]) -> Rung | Otherwise:
     """Returns the first rung above all that were tried."""
     tried = [list(Rung).index(Rung(each.step)) for each in steps if each.step != BURN_IN]
     above = list(Rung)[max(tried, default=-1) + 1 :]
-    return next((rung for rung in above if rung in hooks), Then.STUCK)
+    return next((rung for rung in above if rung in hooks), Otherwise.STUCK)
 
 
 def _from(first: Rung, hooks: Collection[Rung]) -> Rung | None:

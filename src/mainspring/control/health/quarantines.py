@@ -138,11 +138,9 @@ def decide(
             continue
         answered = breakers.get(health.at.cluster, Breaker()).ask(_closing(health.at, place, now_s, rules))
         breakers[health.at.cluster] = answered.breaker
+        (close if answered.granted else held).append(made)
         if answered.granted:
             stands[health.at] = made
-            close.append(made)
-        else:
-            held.append(made)
     if not rules.comes_back_by_repair:
         over |= {at for at, each in stands.items() if each.until_s <= now_s}
     reopen = [at for at in sorted(over) if not breakers.get(at.cluster, Breaker()).is_open]

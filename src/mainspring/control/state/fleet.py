@@ -367,6 +367,24 @@ def read_closed(connection: sa.Connection) -> Holds:
     return replace(held, nodes={**closed, **held.nodes}, trials=trials)
 
 
+@final
+class ClosedNodes:
+    """What is held, as plans look at it: maintenance from shortly before it begins."""
+
+    def __init__(self) -> None:
+        self.holds = Holds()
+        self._every = Holds()
+
+    def read(self, connection: sa.Connection) -> None:
+        """Reads it anew."""
+        self._every = read_closed(connection)
+
+    def look(self, now_s: float) -> bool:
+        """Returns whether it has changed by now."""
+        before, self.holds = self.holds, self._every.due(now_s)
+        return self.holds != before
+
+
 def trial_taint(at: NodeRef) -> str:
     """Returns the taint that binds a burn-in to its node, and keeps others off."""
     return f"{ONLY}burn-in/{at.cluster}/{at.node}"

@@ -49,6 +49,7 @@ def _id(name: str = "id", *, primary_key: bool = False, nullable: bool = False) 
     return Column(name, _word(ID_LENGTH_MAX), primary_key=primary_key, nullable=nullable)
 
 
+COUNTER, word, id_column = _COUNTER, _word, _id  # For tables of packages below.
 # Literal, and the same in an index and in queries: databases use an index of some rows only where a query says so.
 LIVE = text("state IN ('queued', 'starting', 'running', 'stopping')")
 CODED = text("code IS NOT NULL")
@@ -472,38 +473,6 @@ closures = Table(
     Column("ended_reason", Text, nullable=False),
     Index("closures_node", "cluster", "node", "number"),
     Index("closures_ended", "ended_s"),
-    sqlite_autoincrement=True,
-)
-
-node_repairs = Table(
-    "node_repairs",  # What was done to nodes in quarantine.
-    metadata,
-    Column("number", _COUNTER, primary_key=True, autoincrement=True),
-    Column("closure", BigInteger, nullable=False),
-    _id("cluster"),
-    _id("node"),
-    Column("step", _word(16), nullable=False),
-    _id("job"),
-    Column("begun_s", Double, nullable=False),
-    Column("ended_s", Double, nullable=True),
-    Column("outcome", _word(16), nullable=True),
-    Column("words", Text, nullable=False),
-    Index("node_repairs_closure", "closure"),
-    Index("node_repairs_node", "cluster", "node", "number"),
-    sqlite_autoincrement=True,
-)
-
-maintenance = Table(
-    "maintenance",  # Windows in which nodes are not there for work, announced.
-    metadata,
-    Column("number", _COUNTER, primary_key=True, autoincrement=True),
-    _id("cluster"),
-    Column("nodes", Text, nullable=False),
-    Column("from_s", Double, nullable=False),
-    Column("until_s", Double, nullable=False),
-    Column("by", _word(255), nullable=False),
-    Column("reason", Text, nullable=False),
-    Index("maintenance_until", "until_s"),
     sqlite_autoincrement=True,
 )
 

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         MaintenanceWindow,
         NewClosure,
         NewMaintenance,
+        NewVerdict,
         NodeChange,
         NodeClosure,
         NodeHealthView,
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
         PromiseView,
         Reason,
         RepairOutcome,
+        RuleMeasured,
     )
     from mainspring.domain.answers.history import ClosedNode, JobHistory, PastAttempt, PastCluster, PastFleet, Sweep
     from mainspring.domain.answers.jobs import (

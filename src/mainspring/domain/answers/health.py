@@ -369,6 +369,8 @@ class HealthRuleView:
         by: Who said so last, "" while nobody has; `since_s` and `reason` are theirs.
         found: Nodes for which it holds now, the first of them.
         found_count: How many there are.
+        right: How often a burn-in, a repair or somebody said that it was; `wrong` how often that it was not, and
+            `unjudged` how often it held and nobody has said so.
     """
 
     name: str
@@ -382,6 +384,35 @@ class HealthRuleView:
     reason: str = ""
     found: tuple[NodeRef, ...] = ()
     found_count: int = 0
+    right: int = 0
+    wrong: int = 0
+    unjudged: int = 0
+
+
+@message("NewVerdict")
+class NewVerdict:
+    """Whether a rule was right of a node: something of it had failed, or nothing had."""
+
+    right: bool
+    reason: str
+
+    def __post_init__(self) -> None:
+        """Checks the reason.
+
+        Raises:
+            InvalidInput: There is none, or it is too long.
+        """
+        require_reason("say whether a rule of health was right", self.reason)
+
+
+@message("RuleMeasured")
+class RuleMeasured:
+    """How often a rule was right and wrong, and how often nobody said so yet."""
+
+    rule: str
+    right: int
+    wrong: int
+    unjudged: int
 
 
 class IncidentKind(str, Enum):

@@ -38,6 +38,7 @@ class Sweep:
         closures: Closures of nodes that were over.
         node_repairs: What was done to nodes in quarantine.
         maintenance: Windows of maintenance that were over.
+        rule_cases: Times that rules of health held.
         plans: Plans.
         tokens: Tokens of people, which had ended.
         allocations: Folders of allocations that ended, with what ranks wrote.
@@ -56,6 +57,7 @@ class Sweep:
     closures: int = 0
     node_repairs: int = 0
     maintenance: int = 0
+    rule_cases: int = 0
     plans: int = 0
     tokens: int = 0
     allocations: int = 0

@@ -93,7 +93,7 @@ class NodeCalls:
             limit: At most so many.
         """
 
-    @route("GET", "/maintenance", handler="announcing.windows", operation="list_maintenance")
+    @route("GET", "/maintenance", handler="care.announcing.windows", operation="list_maintenance")
     def maintenance(self, *, cluster: Named = None, past: bool = False) -> tuple[answers.MaintenanceWindow, ...]:
         """Lists windows of maintenance that people announced, in order of when they begin.
 
@@ -102,13 +102,13 @@ class NodeCalls:
             past: Also those that are over.
         """
 
-    @route("POST", "/clusters/{cluster}/maintenance", may=Right.HOLD_FLEET, handler="announcing.announce")
+    @route("POST", "/clusters/{cluster}/maintenance", may=Right.HOLD_FLEET, handler="care.announcing.announce")
     def announce_maintenance(self, cluster: str, body: answers.NewMaintenance) -> answers.MaintenanceWindow:
         """Announces that nodes will not be there for work for a while: what runs there ends before, saved, and goes
         elsewhere, and nothing starts there that would not be over.
         """
 
-    @route("DELETE", "/maintenance/{number}", may=Right.HOLD_FLEET, handler="announcing.withdraw", repeats=True)
+    @route("DELETE", "/maintenance/{number}", may=Right.HOLD_FLEET, handler="care.announcing.withdraw", repeats=True)
     def withdraw_maintenance(self, number: int, *, reason: Why = "") -> answers.MaintenanceWindow:
         """Withdraws maintenance that was announced, and returns it.
 
@@ -152,6 +152,10 @@ class NodeCalls:
             rule: Its name.
             reason: Why, for people; none is refused.
         """
+
+    @route("PUT", "/health/rules/{rule}/cases/{cluster}/{node}", may=Right.RULE_HEALTH, handler="care.judging.judge")
+    def judge_rule(self, rule: str, cluster: str, node: str, body: answers.NewVerdict) -> answers.RuleMeasured:
+        """Says whether a rule was right the last time that it held for a node; answers how often it was."""
 
     @route("GET", "/health/incidents", handler="care.incidents", operation="list_incidents")
     def incidents(self, *, cluster: Named = None) -> tuple[answers.Incident, ...]:

@@ -175,7 +175,7 @@ class Lead:
             case wire.RestoreFailed() if self.phase in (Phase.PREPARING, Phase.RUNNING):
                 self._unrestored(agent, message.reason, corrupt=message.corrupt)
             case wire.RankStarted() | wire.RankServing():
-                self._running.told(message)
+                self._running.noted(message)
             case wire.RankExited() if self.phase is Phase.RUNNING:
                 self._follow(self._running.exited(agent, message))
             case wire.RankLeft() if self.phase is Phase.RUNNING:

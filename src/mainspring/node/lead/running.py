@@ -192,7 +192,7 @@ class RunningGeneration:
 
     # ------------------------------------------------------------ what ranks do
 
-    def told(self, message: wire.RankStarted | wire.RankServing) -> None:
+    def noted(self, message: wire.RankStarted | wire.RankServing) -> None:
         """Takes note of a rank's process, or of what a rank that serves tells of itself."""
         match message:
             case wire.RankStarted():

@@ -148,13 +148,15 @@ def rules_table(rules: Sequence[HealthRuleView], *, now_s: float) -> RenderableT
     Args:
         rules: In their order.
     """
-    made = Listing("RULE", "DOES", "FINDS", "?LOOKS BACK", ">HOLDS FOR", "?BY", "~WORDS")
+    made = Listing("RULE", "DOES", "FINDS", "?LOOKS BACK", ">HOLDS FOR", "RIGHT", "?BY", "~WORDS")
     for rule in rules:
         acts = rule.strategy is Strategy.ACT
         does = Text("acts", style="yellow") if acts else Text("told alone" if _never(rule) else "shadow", style="dim")
         by = f"{rule.by}, {ago(max(0.0, now_s - rule.since_s))} ago: {rule.reason}" if acts else ""
+        judged = rule.right + rule.wrong
+        right = f"{rule.right} of {judged}" if judged else "not measured"
         words = f"{rule.words}{_named(rule)}"
-        made.add_row(rule.name, does, rule.state.value, ago(rule.window_s), str(rule.found_count), by, words)
+        made.add_row(rule.name, does, rule.state.value, ago(rule.window_s), str(rule.found_count), right, by, words)
     return made
 
 

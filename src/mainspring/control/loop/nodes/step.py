@@ -7,7 +7,7 @@ all of it has been read. What somebody opened is not closed for what was seen be
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 from typing import final
 
@@ -20,6 +20,7 @@ from mainspring.control.health.rules import RULES, Finding, acting
 from mainspring.control.loop.nodes.known import OwnKnowledge
 from mainspring.control.state.fleet import FleetView, places_of
 from mainspring.control.store.ledger import StateWriter
+from mainspring.control.store.nodes.cases import Case, change_cases
 from mainspring.control.store.nodes.closures import (
     NEW,
     NOBODY,
@@ -186,6 +187,14 @@ class HealthStep:
             if view != known:
                 views[at] = view
         write_healths(connection, views)
+        before = {at: _rules_of(self._views.get(at)) for at in views}
+        now = {at: _rules_of(view) for at, view in views.items()}
+        change_cases(
+            connection,
+            [Case(rule=rule, at=at) for at in views for rule in now[at] if rule not in before[at]],
+            [Case(rule=rule, at=at) for at in views for rule in before[at] if rule not in now[at]],
+            now_s,
+        )
         for at, view in views.items():
             if view is None:
                 self._views.pop(at, None)
@@ -204,6 +213,10 @@ class HealthStep:
             self._changed.pop(at, None)
             self._urgent.pop(at, None)
         return due
+
+
+def _rules_of(view: NodeHealthView | None) -> Sequence[str]:
+    return () if view is None else [one.rule for one in view.findings]
 
 
 def _write(

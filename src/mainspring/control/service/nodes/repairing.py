@@ -17,12 +17,13 @@ from typing import Protocol, final
 import sqlalchemy as sa
 
 from mainspring.control.health.breaker import Breaker
-from mainspring.control.health.ladder import Patient, Then, next_step
+from mainspring.control.health.ladder import Otherwise, Patient, next_step
 from mainspring.control.health.quarantines import NEW_RULE, OWNER, QUARANTINE_S
 from mainspring.control.state.fleet import FleetView, trial_taint
 from mainspring.control.store.audit import note
 from mainspring.control.store.holdings import live_allocations, parts
 from mainspring.control.store.ledger import StateWriter, StopCause
+from mainspring.control.store.nodes.cases import Case, judge_case
 from mainspring.control.store.nodes.closures import add_closure, change_closures, open_closures
 from mainspring.control.store.nodes.repairs import NEW, begin_repair, end_repair, repairs_of, under_way
 from mainspring.control.store.nodes.settings import breaker_texts, healths
@@ -163,6 +164,8 @@ class Repairs:
         state = None if job is None else job.state
         rules = self._rules.burn_in
         limit_s = 60.0 * rules.limit_minutes if rules is not None else 0.0
+        if state in (JobState.SUCCEEDED, JobState.FAILED):
+            _judge(ledger, step, passed=state is JobState.SUCCEEDED)
         if state is JobState.SUCCEEDED:
             self._over(ledger, step, RepairOutcome.DONE, f"{step.job} ended well")
         elif state is None or ended(state):
@@ -214,7 +217,7 @@ class Repairs:
                 steps=steps.get(one.number, ()),
             )
             then = next_step(patient, self._rules, ledger.now_s)
-            if then is Then.OPEN and one.cluster not in shut:
+            if then is Otherwise.OPEN and one.cluster not in shut:
                 _open(ledger, one, patient.steps)
             elif then == BURN_IN:
                 most = max(1, sum(at.cluster == one.cluster for at in nodes) // AT_ONCE_ONE_IN)
@@ -277,6 +280,28 @@ class Repairs:
             if one.answering and not one.inventory.delegated
             for node in one.inventory.nodes
         }
+
+
+def _judge(ledger: StateWriter, step: NodeRepair, *, passed: bool) -> None:
+    """Measures the rule that closed a node: it was right where the node fails its burn-in, or was repaired before."""
+    closure = next((one for one in open_closures(ledger.connection) if one.number == step.closure), None)
+    if closure is None or not closure.rule or closure.rule == NEW_RULE:
+        return
+    steps = repairs_of(ledger.connection, [step.closure]).get(step.closure, ())
+    repaired = [one.step for one in steps if one.step != BURN_IN and one.outcome is RepairOutcome.DONE]
+    failed = [one for one in steps if one.step == BURN_IN and one.outcome is RepairOutcome.FAILED]
+    if failed:
+        return  # It was said then.
+    by, words = (BURN_IN, f"it failed {step.job}") if not passed else (BURN_IN, f"it passed {step.job} as it was")
+    if passed and repaired:
+        by, words = "repair", f"it passed {step.job} after {repaired[-1]}"
+    judge_case(
+        ledger.connection,
+        Case(rule=closure.rule, at=closure.at),
+        right=not passed or bool(repaired),
+        by=by,
+        words=words,
+    )
 
 
 def _new_nodes(connection: sa.Connection, now_s: float) -> Sequence[NodeRef]:

@@ -39,14 +39,13 @@ from mainspring.control.service.retention.snapshots import CodeSnapshot, old_sna
 from mainspring.control.service.views import find_job
 from mainspring.control.store.audit import note
 from mainspring.control.store.nodes.samples import KEPT_S, old_samples
+from mainspring.control.store.nodes.tables import maintenance, node_repairs, rule_cases
 from mainspring.control.store.records import chunks, jobs_by_id
 from mainspring.control.store.schema import (
     archives,
     closures,
     events,
     health_events,
-    maintenance,
-    node_repairs,
     node_states,
     plans,
     tokens,
@@ -367,6 +366,10 @@ def _old_rows(before_s: float, samples_s: float) -> dict[str, _OldRows]:
         "node_repairs": (
             node_repairs.c.number,
             sa.select(node_repairs.c.number).where(node_repairs.c.ended_s < before_s).limit(_ROWS_AT_ONCE),
+        ),
+        "rule_cases": (
+            rule_cases.c.number,
+            sa.select(rule_cases.c.number).where(rule_cases.c.until_s < before_s).limit(_ROWS_AT_ONCE),
         ),
         "maintenance": (
             maintenance.c.number,

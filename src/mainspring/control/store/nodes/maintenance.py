@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import sqlalchemy as sa
 
+from mainspring.control.store.nodes.tables import maintenance
 from mainspring.control.store.rows import RowMapping
-from mainspring.control.store.schema import maintenance
 from mainspring.domain.answers import MaintenanceWindow
 
 WINDOWS_MAX = 1_000  # That are not over.

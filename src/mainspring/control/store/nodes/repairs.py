@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import sqlalchemy as sa
 
+from mainspring.control.store.nodes.tables import node_repairs
 from mainspring.control.store.records import chunks
 from mainspring.control.store.rows import RowMapping
-from mainspring.control.store.schema import node_repairs
 from mainspring.domain.answers import NodeRepair, RepairOutcome
 from mainspring.domain.fleet import NodeRef
 from mainspring.domain.hardware.care import BURN_IN

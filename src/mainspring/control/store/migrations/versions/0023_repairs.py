@@ -1,4 +1,4 @@
-"""What was done to nodes in quarantine, and windows of maintenance.
+"""What was done to nodes in quarantine, windows of maintenance, and how often rules of health were right.
 
 Revision ID: 0023
 """
@@ -41,10 +41,26 @@ def upgrade() -> None:
         sqlite_autoincrement=True,
     )
     op.create_index("maintenance_until", "maintenance", ["until_s"])
+    op.create_table(
+        "rule_cases",
+        sa.Column("number", _COUNTER, primary_key=True, autoincrement=True),
+        sa.Column("rule", _word(63), nullable=False),
+        sa.Column("cluster", _word(63), nullable=False),
+        sa.Column("node", _word(63), nullable=False),
+        sa.Column("from_s", sa.Double(), nullable=False),
+        sa.Column("until_s", sa.Double(), nullable=True),
+        sa.Column("right", sa.Boolean(), nullable=True),
+        sa.Column("by", _word(255), nullable=False),
+        sa.Column("words", sa.Text(), nullable=False),
+        sqlite_autoincrement=True,
+    )
+    op.create_index("rule_cases_node", "rule_cases", ["cluster", "node", "number"])
+    op.create_index("rule_cases_until", "rule_cases", ["until_s"])
 
 
 def downgrade() -> None:
-    """Forgets both: nodes in quarantine stay so until their time."""
+    """Forgets all of it: nodes in quarantine stay so until their time."""
+    op.drop_table("rule_cases")
     op.drop_table("maintenance")
     op.drop_table("node_repairs")
 
