@@ -236,11 +236,11 @@ class LeadHost:
                     case Answered.DONE:
                         return
                     case Answered.MORE:
-                        self._feed(Acknowledged(sent_s=sent_s, gone=reply.gone))
+                        self._feed(Acknowledged(sent_s=sent_s, gone=reply.gone, profile=reply.profile))
                         await asyncio.sleep(SOON_S)
                         continue
                     case Answered.HEARD:
-                        self._feed(Acknowledged(sent_s=sent_s, gone=reply.gone))
+                        self._feed(Acknowledged(sent_s=sent_s, gone=reply.gone, profile=reply.profile))
             if over:
                 over_s = over_s if over_s is not None else self._clock.monotonic_s()
                 if self._clock.monotonic_s() - over_s > OUTCOME_LIMIT_S:

@@ -23,7 +23,13 @@ if TYPE_CHECKING:
         TeamUse,
         TeamView,
     )
-    from mainspring.domain.answers.evaluations import EvaluationRuleView, EvaluationRun, NewEvaluationRule
+    from mainspring.domain.answers.evaluations import (
+        EvaluationRuleView,
+        EvaluationRun,
+        NewEvaluationRule,
+        NewProfile,
+        ProfileView,
+    )
     from mainspring.domain.answers.health import (
         ClosureKind,
         Health,

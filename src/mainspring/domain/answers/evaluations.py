@@ -10,6 +10,8 @@ from mainspring.domain.life import JobState
 
 CHECKPOINT = "{checkpoint}"  # What stands for "JOB@STEP" in the words of an evaluation's command.
 EVERY_MAX = 1_000_000
+PROFILE_STEPS_MAX = 1_000  # A trace of many steps says no more than one of a few, and fills disks.
+PROFILE_RANKS_MAX = 64  # Each is some ten megabytes.
 CHIPS_MAX = 100_000
 
 
@@ -58,6 +60,36 @@ class NewEvaluationRule:
         """Returns what one evaluation counts as: the most chips that it may be given, at least 1."""
         most = sum(max(option.chips * option.replicas for option in role.options) for role in self.spec.roles)
         return max(1, -int(-most // 1))
+
+
+@message("NewProfile")
+class NewProfile:
+    """Which ranks of a job are profiled, as output and status number them, and over how many steps."""
+
+    steps: int = 5
+    ranks: tuple[int, ...] = (0,)
+
+    def __post_init__(self) -> None:
+        """Checks both.
+
+        Raises:
+            InvalidInput: A number is out of its range.
+        """
+        if not 1 <= self.steps <= PROFILE_STEPS_MAX:
+            raise InvalidInput("profile a job", got=f"{self.steps} steps", wanted=f"1 to {PROFILE_STEPS_MAX}")
+        if not 1 <= len(self.ranks) <= PROFILE_RANKS_MAX or len({*self.ranks}) < len(self.ranks):
+            got = f"ranks {', '.join(map(str, self.ranks[:20]))}"
+            raise InvalidInput("profile a job", got=got, wanted=f"1 to {PROFILE_RANKS_MAX} that differ")
+
+
+@message("ProfileView")
+class ProfileView:
+    """A profile that was asked for: its id, and of what."""
+
+    id: str
+    job: JobId
+    steps: int
+    ranks: tuple[int, ...]
 
 
 @message("EvaluationRun")

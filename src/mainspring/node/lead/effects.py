@@ -118,10 +118,12 @@ class Acknowledged:
     Args:
         sent_s: When that heartbeat was sent, on the monotonic clock.
         gone: Agents that an engine has seen end, and their ranks with them.
+        profile: What somebody wants to know of ranks.
     """
 
     sent_s: float
     gone: tuple[int, ...] = ()
+    profile: wire.ProfileAsked | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +140,7 @@ News: TypeAlias = (
 OF_A_RUN = (
     wire.RankStarted | wire.RankProgress | wire.RankExited | wire.RankLeft | wire.RestoreFailed | wire.StacksDumped
 )
-OF_A_PLACE = wire.RankResult | wire.RankUpset | wire.ShareStored | wire.StoreFailed
+OF_A_PLACE = wire.RankResult | wire.RankUpset | wire.ProfileKept | wire.ShareStored | wire.StoreFailed
 
 # ---------------------------------------------------------------- effects
 

@@ -144,6 +144,8 @@ class Lead:
             case effects.Acknowledged():
                 self._watch_agents(news.gone)
                 self._without(self._roster.acknowledged(news.sent_s))
+                if news.profile is not None and self.phase is Phase.RUNNING:
+                    self._running.profile(news.profile)
             case effects.Tick():
                 self._tick()
             case effects.Left() | effects.Said() | effects.CoordinatorsUp():
@@ -184,6 +186,8 @@ class Lead:
                 self._running.result(message)
             case wire.RankUpset():
                 self._running.upset(message)
+            case wire.ProfileKept():
+                self._running.profiled(message)
             case wire.ShareStored():
                 self._saves.share(message)
             case wire.StoreFailed():

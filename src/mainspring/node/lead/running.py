@@ -197,6 +197,18 @@ class RunningGeneration:
         if self._ranks.result(message.rank, message.sequence):
             self._outbox.event(leads.ResultEvent(detail=dict(message.values)))
 
+    def profile(self, asked: wire.ProfileAsked) -> None:
+        """Has ranks profiled. It is said again while the wish is fresh; agents do it once."""
+        order = wire.TakeProfile(generation=self._generation, id=asked.id, steps=asked.steps, ranks=asked.ranks)
+        self._outbox.tell(self._members.active_agents, order)
+
+    def profiled(self, message: wire.ProfileKept) -> None:
+        """Takes word of a rank's profile."""
+        told = leads.ProfileKeptEvent(
+            id=message.id, rank=message.rank, size_bytes=message.size_bytes, failure=message.failure[:1_000]
+        )
+        self._outbox.event(told)
+
     def upset(self, message: wire.RankUpset) -> None:
         """Takes word of a step that went wrong; what is told again is ignored."""
         if self._ranks.result(message.rank, message.sequence):

@@ -104,6 +104,10 @@ class MetaWorld:
         """See `Environment.step`."""
         return replace(self._scene.step(action), task=TASK_TEXT)
 
+    def expert_action(self) -> FloatArray:
+        """Returns what the scripted expert does now."""
+        return self._scene.arm.expert_action()
+
     def draw(self) -> Pixels:
         """See `Environment.draw`."""
         return self._scene.draw()

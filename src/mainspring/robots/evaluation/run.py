@@ -137,7 +137,7 @@ def _held_out(
 ) -> tuple[TaskErrors, ...]:
     """Returns the policy's errors by task on what its view holds out; none where that is nothing."""
     view_id = facts.get("view")
-    if not isinstance(view_id, str):
+    if not isinstance(view_id, str) or " " in view_id:  # Of several sources the trainer itself tells held-out losses.
         return ()
     try:
         view = open_view(store, view_id, cache, "holdout")
