@@ -156,8 +156,13 @@ class _Recording:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _sample(self) -> None:
-        while not self._ended.wait(SAMPLE_S) and len(self._memory) < SAMPLES_MAX:
+        """Looks at memory at once, again and again, and at the end."""
+        over = False
+        while len(self._memory) < SAMPLES_MAX:
             self._memory.append((self._stopwatch() - self._begun_s, *_memory()))
+            if over:
+                return
+            over = self._ended.wait(SAMPLE_S)
 
     def _about(self) -> dict[str, Any]:
         """Returns what the trace itself does not say."""

@@ -17,7 +17,8 @@ from mainspring.domain.errors import DamagedData
 
 EVENTS_MAX = 5_000_000  # XLA keeps two million of each kind.
 COLLECTIVE = re.compile(
-    r"(all[-_]reduce|all[-_]gather|reduce[-_]scatter|all[-_]to[-_]all|collective|ppermute|psum|\bsend|\brecv|nccl)", re.IGNORECASE
+    r"(all[-_]reduce|all[-_]gather|reduce[-_]scatter|all[-_]to[-_]all|collective|ppermute|psum|\bsend|\brecv|nccl)",
+    re.IGNORECASE,
 )
 TRANSFER = re.compile(r"(memcpy|memset|copy-start|copy-done|infeed|outfeed|transfer|^copy)", re.IGNORECASE)
 _DEVICE = re.compile(r"^/device:(?!CUSTOM)")
