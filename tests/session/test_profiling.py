@@ -10,7 +10,7 @@ import pytest
 from tests.session.agent import Agent
 
 from mainspring.domain import wire
-from mainspring.session.profiling import ABOUT, XPLANE
+from mainspring.session.profiling.recording import ABOUT, XPLANE
 
 
 @pytest.mark.slow

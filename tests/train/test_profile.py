@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from mainspring.domain.errors import DamagedData
 from mainspring.domain.wire import ProfileWanted
-from mainspring.session.profiling import ABOUT, TRACE, XPLANE, Profiler
+from mainspring.session.profiling.profiler import Profiler
+from mainspring.session.profiling.recording import ABOUT, TRACE, XPLANE
 from mainspring.train.profile.summary import difference, kind_of, summarise
 from mainspring.train.profile.trace import Operation, StepSpan, Trace, length, read_trace, self_times, shared, union
 

@@ -17,7 +17,7 @@ from mainspring.data.recording import EpisodeWriter
 from mainspring.domain.errors import InvalidInput
 from mainspring.robots.arm import CONTROL_PERIOD_NS, ROBOT_NAME
 from mainspring.robots.environments.metaworld import MetaWorld, MetaWorldPlaces
-from mainspring.robots.environments.port import Purpose, Start
+from mainspring.robots.environments.port import EpisodeStart, Purpose
 
 EPISODES_MAX = 1_000_000
 PROCESSES = 2
@@ -72,7 +72,7 @@ def record_episode(folder: Path, seed: int, told: bool, index: int) -> Recorded:
     """
     world = _places() if told else _world()
     facts = world.facts()
-    moment = world.reset(Start(purpose=Purpose.TRAINING, seed=seed, index=index))
+    moment = world.reset(EpisodeStart(purpose=Purpose.TRAINING, seed=seed, index=index))
     path = folder / f"episode_{index:06d}.mcap"
     first_ns = index * EPISODE_GAP_NS
     solved_steps = 0

@@ -21,7 +21,7 @@ from mainspring.session.arena import ArenaMap, lay_out
 from mainspring.session.blocks import Block
 from mainspring.session.line import ANSWER_LIMIT_S, CLOSE_LIMIT_S, AgentConnection, Reporter
 from mainspring.session.meter import Meter
-from mainspring.session.profiling import Profiler
+from mainspring.session.profiling.profiler import Profiler
 from mainspring.session.restore import Restored, plan_from
 
 SLOT_LIMIT_S = 600.0  # The agent itself gives up waiting for room earlier.

@@ -14,7 +14,7 @@ from mainspring.domain.errors import NotFound, Unavailable
 from mainspring.domain.ids import JobId
 from mainspring.domain.life import ended
 from mainspring.domain.wire.events.leads import ProfileKeptEvent
-from mainspring.session.profiling import ABOUT, TRACE, XPLANE
+from mainspring.session.profiling.recording import ABOUT, TRACE, XPLANE
 from mainspring.train.profile.summary import ProfileDifference, ProfileSummary, difference, summarise
 from mainspring.train.profile.trace import read_trace
 

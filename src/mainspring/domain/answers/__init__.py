@@ -23,13 +23,6 @@ if TYPE_CHECKING:
         TeamUse,
         TeamView,
     )
-    from mainspring.domain.answers.evaluations import (
-        EvaluationRuleView,
-        EvaluationRun,
-        NewEvaluationRule,
-        NewProfile,
-        ProfileView,
-    )
     from mainspring.domain.answers.health import (
         ClosureKind,
         Health,
@@ -51,10 +44,15 @@ if TYPE_CHECKING:
         BATCH_MAX,
         ArrayView,
         AttemptView,
+        EvaluationRuleView,
+        EvaluationRun,
         Event,
         GoodputReport,
         JobCounts,
         JobView,
+        NewEvaluationRule,
+        NewProfile,
+        ProfileView,
         Submit,
         SubmitBatch,
         SubmittedBatch,

@@ -144,8 +144,7 @@ class Lead:
             case effects.Acknowledged():
                 self._watch_agents(news.gone)
                 self._without(self._roster.acknowledged(news.sent_s))
-                if news.profile is not None and self.phase is Phase.RUNNING:
-                    self._running.profile(news.profile)
+                self._running.profile(news.profile)
             case effects.Tick():
                 self._tick()
             case effects.Left() | effects.Said() | effects.CoordinatorsUp():
@@ -182,12 +181,8 @@ class Lead:
                 self._running.left(agent, message)
             case wire.StacksDumped():
                 self._running.stacks(message)
-            case wire.RankResult():
-                self._running.result(message)
-            case wire.RankUpset():
-                self._running.upset(message)
-            case wire.ProfileKept():
-                self._running.profiled(message)
+            case wire.RankResult() | wire.RankUpset() | wire.ProfileKept():
+                self._running.told(message)
             case wire.ShareStored():
                 self._saves.share(message)
             case wire.StoreFailed():

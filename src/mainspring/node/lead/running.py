@@ -192,32 +192,32 @@ class RunningGeneration:
         """Takes note of a rank's process."""
         self._ranks.started(rank, pid)
 
-    def result(self, message: wire.RankResult) -> None:
-        """Takes a rank's result; one told again is ignored."""
-        if self._ranks.result(message.rank, message.sequence):
+    def told(self, message: wire.RankResult | wire.RankUpset | wire.ProfileKept) -> None:
+        """Takes what a rank gave, or what went wrong with it; what is told again is ignored."""
+        if isinstance(message, wire.ProfileKept):
+            failure = message.failure[:1_000]
+            told_of = leads.ProfileKeptEvent(
+                id=message.id, rank=message.rank, size_bytes=message.size_bytes, failure=failure
+            )
+            self._outbox.event(told_of)
+        elif not self._ranks.result(message.rank, message.sequence):
+            return
+        elif isinstance(message, wire.RankResult):
             self._outbox.event(leads.ResultEvent(detail=dict(message.values)))
-
-    def profile(self, asked: wire.ProfileAsked) -> None:
-        """Has ranks profiled. It is said again while the wish is fresh; agents do it once."""
-        order = wire.TakeProfile(generation=self._generation, id=asked.id, steps=asked.steps, ranks=asked.ranks)
-        self._outbox.tell(self._members.active_agents, order)
-
-    def profiled(self, message: wire.ProfileKept) -> None:
-        """Takes word of a rank's profile."""
-        told = leads.ProfileKeptEvent(
-            id=message.id, rank=message.rank, size_bytes=message.size_bytes, failure=message.failure[:1_000]
-        )
-        self._outbox.event(told)
-
-    def upset(self, message: wire.RankUpset) -> None:
-        """Takes word of a step that went wrong; what is told again is ignored."""
-        if self._ranks.result(message.rank, message.sequence):
+        else:
             told = message.report
             self._outbox.event(
                 leads.StepUpsetEvent(
                     step=told.step, upset=told.upset, answer=told.answer, seen=told.words, to_step=told.to_step
                 )
             )
+
+    def profile(self, asked: wire.ProfileAsked | None) -> None:
+        """Has ranks profiled. It is said again while the wish is fresh; agents do it once, of this generation."""
+        if asked is None:
+            return
+        order = wire.TakeProfile(generation=self._generation, id=asked.id, steps=asked.steps, ranks=asked.ranks)
+        self._outbox.tell(self._members.active_agents, order)
 
     def reached_before(self, step: int) -> None:
         """Takes note of what an older generation reached just before it was ended."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mainspring.robots.environments.metaworld import PLACES, MetaWorldPlaces
-from mainspring.robots.environments.port import Start
+from mainspring.robots.environments.port import EpisodeStart
 from mainspring.robots.evaluation.playing import Actor, play
 
 
@@ -27,7 +27,7 @@ def play_cells(actor: Actor, *, starts: int, seed: int, progress: Callable[[int]
     cells: dict[str, float] = {}
     for told in PLACES:
         for number, wanted in enumerate(PLACES):
-            own = [Start(seed=seed, index=index * len(PLACES) + number) for index in range(starts)]
+            own = [EpisodeStart(seed=seed, index=index * len(PLACES) + number) for index in range(starts)]
             words = [told.unseen[index % len(told.unseen)] for index in range(starts)]
             played = play(
                 MetaWorldPlaces, actor, own, told=words, films=0, progress=_onwards(progress, len(cells) * starts)

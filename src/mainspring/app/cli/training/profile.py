@@ -12,7 +12,7 @@ from mainspring.app.render.progress import progress_bar
 from mainspring.app.render.tables import show
 from mainspring.app.render.training import profiles as look
 from mainspring.app.sdk.profiles import ProfileVerbs
-from mainspring.domain.answers.evaluations import PROFILE_STEPS_MAX
+from mainspring.domain.answers.jobs import PROFILE_STEPS_MAX
 
 app = typer.Typer()
 DEFAULT = "take"  # `ms profile JOB` is `ms profile take JOB`.

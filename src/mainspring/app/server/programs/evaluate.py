@@ -24,7 +24,7 @@ from mainspring.objects import open_store
 from mainspring.robots.arm import ACTION_NAMES, STATE_NAMES
 from mainspring.robots.closed_loop import drive
 from mainspring.robots.environments.metaworld import PLACES, TOLD_STATE_NAMES, MetaWorldPlaces
-from mainspring.robots.environments.port import Start
+from mainspring.robots.environments.port import EpisodeStart
 from mainspring.robots.evaluation.acting import actor_of
 from mainspring.robots.evaluation.cells import play_cells
 from mainspring.robots.evaluation.keeping import keep_evaluation
@@ -127,7 +127,7 @@ def _drive_both(
     session: Session, policy: TrainedPolicy, *, starts: int, seed: int
 ) -> dict[str, str | int | float | bool]:
     """Returns how often the policy reaches the goal, beside its untrained self, reporting every episode as a step."""
-    unseen = [Start(seed=seed, index=index) for index in range(starts)]
+    unseen = [EpisodeStart(seed=seed, index=index) for index in range(starts)]
     trained = drive(
         make_actor(policy, seed=seed), unseen, progress=lambda done: session.report(done, {"steps": 2 * starts})
     )

@@ -1,7 +1,4 @@
-"""Profiles of a program while it runs: XLA's own trace of a few steps, and the memory meanwhile.
-
-Asked for by people through the agent; a program that calls `Session.steps` and uses JAX gives it without a word of its
-own. Nothing is imported and nothing costs anything until somebody asks.
+"""What a profile holds: XLA's trace of a few steps, memory meanwhile, what compiled programs cost.
 
 Source: JAX 0.10, `jax.profiler`; XLA's client, `live_executables`, by which operations are told from what they cost.
 """
@@ -10,94 +7,25 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import os
 import shutil
-import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, final
 
 from mainspring.domain import wire
-from mainspring.domain.errors import MainspringError
 
 SAMPLE_S = 0.02  # Between two looks at memory: each takes some tens of microseconds.
 SAMPLES_MAX = 100_000  # Half an hour of them; the file has 4 MB then.
 STEPS_MAX = 1_000  # A trace of many steps says no more than one of a few, and fills disks.
 XPLANE, TRACE, ABOUT = "host.xplane.pb", "host.trace.json.gz", "about.json"
 _STATM = "/proc/self/statm"  # Source: proc(5); the second number is resident pages.
-_log = logging.getLogger(__name__)
 
 
 @final
-class Profiler:
-    """Profiles the steps of one rank, whenever it is asked. Used by the program's thread, and told by another.
-
-    Args:
-        keep: Hands files over, by name, with why there are none ("" where there are).
-        stopwatch: Seconds that never go back.
-    """
-
-    def __init__(self, keep: Callable[[str, Mapping[str, Path], str], None], stopwatch: Callable[[], float]) -> None:
-        self._keep = keep
-        self._stopwatch = stopwatch
-        self._wanted: wire.ProfileWanted | None = None
-        self._seen = ""  # The newest that was begun.
-        self._active: _Recording | None = None
-
-    def want(self, wanted: wire.ProfileWanted | None) -> None:
-        """Takes what the agent asks for; what was asked before counts for nothing."""
-        if wanted is not None and wanted.id != self._seen:
-            self._wanted = wanted
-
-    def boundary(self, step: int) -> None:
-        """Begins, goes on or ends, between two steps; `step` is the one about to begin."""
-        if self._active is not None:
-            if self._active.next(step):
-                return
-            self._end()
-        elif self._wanted is not None:
-            wanted, self._wanted = self._wanted, None
-            self._seen = wanted.id
-            if "jax" not in sys.modules:
-                self._give(wanted.id, {}, "the program does not use JAX: nothing of it can be traced")
-                return
-            try:
-                self._active = _Recording(wanted, step, self._stopwatch)
-            except Exception as error:  # noqa: BLE001  A profile must never end the program that it is of.
-                self._give(wanted.id, {}, f"no trace could be begun: {error}"[:1_000])
-
-    def close(self) -> None:
-        """Ends with what there is: the program's loop is over."""
-        if self._active is not None:
-            self._end()
-
-    def _end(self) -> None:
-        active, self._active = self._active, None
-        assert active is not None
-        try:
-            files = active.end()
-        except Exception as error:  # noqa: BLE001  As above.
-            self._give(active.wanted.id, {}, f"the trace could not be ended: {error}"[:1_000])
-            active.clean()
-            return
-
-        def hand_over() -> None:
-            self._give(active.wanted.id, files, "")
-            active.clean()
-
-        threading.Thread(target=hand_over, name="mainspring-profile", daemon=True).start()
-
-    def _give(self, id: str, files: Mapping[str, Path], failure: str) -> None:
-        try:
-            self._keep(id, files, failure)
-        except (MainspringError, OSError) as error:
-            _log.warning("a profile was not kept: %s", error)
-
-
-class _Recording:
+class Recording:
     """A trace under way."""
 
     def __init__(self, wanted: wire.ProfileWanted, step: int, stopwatch: Callable[[], float]) -> None:
