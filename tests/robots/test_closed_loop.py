@@ -13,10 +13,10 @@ from mainspring.domain.errors import InvalidInput
 from mainspring.robots.arm import ACTION_DIM
 from mainspring.robots.closed_loop import drive
 from mainspring.robots.environments.metaworld import STEPS_MAX
-from mainspring.robots.environments.port import FloatArray, Start
+from mainspring.robots.environments.port import EpisodeStart, FloatArray
 from mainspring.robots.evaluation.playing import LANES
 
-STARTS = [Start(seed=1, index=index) for index in range(4)]
+STARTS = [EpisodeStart(seed=1, index=index) for index in range(4)]
 
 
 def expert(states: FloatArray, call: int) -> FloatArray:
@@ -47,7 +47,7 @@ def test_drive_by_somebody_idle_ends_at_the_step_limit_without_success() -> None
 
 @pytest.mark.slow
 def test_drive_with_more_starts_than_arms_gives_each_start_its_turn() -> None:
-    starts = [Start(seed=2, index=index) for index in range(LANES + 3)]
+    starts = [EpisodeStart(seed=2, index=index) for index in range(LANES + 3)]
     finished: list[int] = []
     assert drive(expert, starts, progress=finished.append).solved == len(starts)
     assert finished == list(range(1, len(starts) + 1))

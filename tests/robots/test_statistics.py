@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from mainspring.domain.errors import InvalidInput
 from mainspring.robots.evaluation.statistics import (
+    GateVerdict,
     Pairs,
-    Verdict,
     at_least,
     difference_interval,
     mcnemar,
@@ -69,19 +69,19 @@ def test_mcnemar_is_a_sign_test_of_the_disagreements() -> None:
 
 
 def test_gate_of_a_margin_is_undecided_until_there_are_enough_starts() -> None:
-    def verdict(starts: int, *, worse: float = 0.0) -> Verdict:
+    def verdict(starts: int, *, worse: float = 0.0) -> GateVerdict:
         second = round(starts * (0.05 + worse))
         return not_worse(Pairs(starts=starts, only_first=round(starts * 0.05), only_second=second), 0.02)
 
-    assert verdict(100) is Verdict.UNDECIDED
-    assert verdict(2_000) is Verdict.PASSED
-    assert verdict(2_000, worse=0.05) is Verdict.FAILED
+    assert verdict(100) is GateVerdict.UNDECIDED
+    assert verdict(2_000) is GateVerdict.PASSED
+    assert verdict(2_000, worse=0.05) is GateVerdict.FAILED
 
 
 def test_gate_of_a_rate_passes_fails_or_is_undecided() -> None:
-    assert at_least(99, 100, 0.9) is Verdict.PASSED
-    assert at_least(50, 100, 0.9) is Verdict.FAILED
-    assert at_least(9, 10, 0.9) is Verdict.UNDECIDED
+    assert at_least(99, 100, 0.9) is GateVerdict.PASSED
+    assert at_least(50, 100, 0.9) is GateVerdict.FAILED
+    assert at_least(9, 10, 0.9) is GateVerdict.UNDECIDED
 
 
 def test_starts_needed_for_two_points_are_some_eight_to_fifteen_hundred() -> None:

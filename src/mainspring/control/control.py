@@ -26,6 +26,7 @@ from mainspring.control.service.retention.sweeping import Keeping
 from mainspring.control.service.samples import Samples
 from mainspring.control.service.steering.jobs import Steering
 from mainspring.control.service.steering.pausing import Pauses
+from mainspring.control.service.steering.profiling import Profiling
 from mainspring.control.service.steering.repeats import Repeats
 from mainspring.control.service.steering.restores import Restores
 from mainspring.control.service.submits import Submits, array_of, view_new
@@ -173,6 +174,11 @@ class Control:
         return EvaluationRules(self.store, self.clock)
 
     @property
+    def profiling(self) -> Profiling:
+        """Returns what asks for profiles."""
+        return Profiling(self.store, self.clock, self.dice)
+
+    @property
     def restores(self) -> Restores:
         """Returns what may be said of what runs beyond what the store knows."""
         return Restores(self.store, self.clock, self.wake.set, self._engines, self.fleet, self._access.key)
@@ -228,11 +234,7 @@ class Control:
         return SubmittedBatch(jobs=tuple(made.id for made in self._submits.submit(batch.submits, caller)))
 
     def job(self, reference: str, caller: Caller = LAB_ITSELF) -> JobView:
-        """Returns one job.
-
-        Args:
-            reference: Its id, or a name; of several with one name, the newest.
-            caller: Who asks: somebody else's job is not found.
+        """Returns one job, by its id, or the newest of a name; somebody else's is not found.
 
         Raises:
             NotFound: No such job.
@@ -283,12 +285,7 @@ class Control:
     def job_counts(
         self, caller: Caller = LAB_ITSELF, *, team: TeamName | None = None, owner: str | None = None
     ) -> JobCounts:
-        """Returns how many jobs are in each state; of those that ended, also how many were removed since.
-
-        Args:
-            team: Only this team's, unless None.
-            owner: Only what this person submitted, unless None.
-        """
+        """Returns how many jobs are in each state; of those that ended, also how many were removed since."""
         with self.store.read() as connection:
             return count_jobs(connection, JobFilter(team=team, owner=owner, seen=sight(connection, caller)))
 
@@ -488,7 +485,6 @@ class Control:
         """Takes a lead's report and returns what it need not repeat.
 
         Args:
-            caller: The attempt's own token.
             newer: Whether the lead is of a newer release, and may tell what is not known here.
 
         Raises:

@@ -247,6 +247,7 @@ class LeadHost:
             except MainspringError:
                 reply = None  # Away, or not itself: the work goes on, and the events keep.
             if reply is not None:
+                told = Acknowledged(sent_s=sent_s, gone=reply.gone, stacks=reply.stacks, profile=reply.profile)
                 match self._reports.answered(reply):
                     case Answered.FENCED:
                         self._fence()
@@ -254,11 +255,11 @@ class LeadHost:
                     case Answered.DONE:
                         return
                     case Answered.MORE:
-                        self._feed(Acknowledged(sent_s=sent_s, gone=reply.gone, stacks=reply.stacks))
+                        self._feed(told)
                         await asyncio.sleep(SOON_S)
                         continue
                     case Answered.HEARD:
-                        self._feed(Acknowledged(sent_s=sent_s, gone=reply.gone, stacks=reply.stacks))
+                        self._feed(told)
             if over:
                 over_s = over_s if over_s is not None else self._clock.monotonic_s()
                 if self._clock.monotonic_s() - over_s > OUTCOME_LIMIT_S:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mainspring.robots.environments.metaworld import MetaWorld
-from mainspring.robots.environments.port import FloatArray, Start
+from mainspring.robots.environments.port import EpisodeStart, FloatArray
 from mainspring.robots.evaluation.playing import play
 
 StateActor = Callable[[FloatArray, int], FloatArray]
@@ -32,7 +32,7 @@ class DriveResult:
         return self.solved / self.starts
 
 
-def drive(actor: StateActor, starts: Sequence[Start], *, progress: Callable[[int], object]) -> DriveResult:
+def drive(actor: StateActor, starts: Sequence[EpisodeStart], *, progress: Callable[[int], object]) -> DriveResult:
     """Returns how often a policy brings the puck to its goal.
 
     Args:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -15,19 +16,23 @@ from mainspring.data import View, gather
 from mainspring.domain.codec import decode
 from mainspring.domain.errors import DamagedData, InvalidInput
 from mainspring.domain.wire import Detail
-from mainspring.train.feed import fitted, history_of
+from mainspring.train.feed import history_of
+from mainspring.train.inputs.fitting import Fitting
+from mainspring.train.inputs.sources import Sources
 from mainspring.train.lora import merged_arrays
 from mainspring.train.models.arrays import Arrays, Weights
 from mainspring.train.models.attention import PLATFORMS
-from mainspring.train.models.shapes import AttentionKind, LanguageRecipe, Policy, PolicyRecipe, Signature
+from mainspring.train.models.shapes import AttentionKind, LanguageRecipe, Policy, PolicyRecipe, Signature, VlaRecipe
 from mainspring.train.policy import (
     Statistics,
     model_of,
     sample_actions,
-    signature_of,
+    statistics_of_robot,
     unit_statistics,
 )
+from mainspring.train.prompts import Tokenizer
 from mainspring.train.recipe import Recipe
+from mainspring.train.robots import BYTES
 
 SAMPLES = 16  # Chunks averaged for one held-out state: the noise left adds 1/16 of a sample's variance to the error.
 ROWS_A_CALL = 256
@@ -157,6 +162,27 @@ def make_player(policy: TrainedPolicy, *, seed: int) -> Callable[[Arrays, int], 
     return act
 
 
+def tokenizer_of(policy: TrainedPolicy) -> Tokenizer | None:
+    """Returns what makes prompts for a policy, None for one that is told nothing.
+
+    Raises:
+        InvalidInput: Its tokenizer's file is not here.
+    """
+    name, shape = policy.recipe.data.tokenizer, policy.recipe.policy
+    return Tokenizer(None if name == BYTES else Path(name), shape) if isinstance(shape, VlaRecipe) and name else None
+
+
+def normalised_state(policy: TrainedPolicy, state_BS: NDArray[np.float32], *, robot: int = 0) -> NDArray[np.float32]:
+    """Returns states as prompts tell them.
+
+    Args:
+        robot: Whose they are, by its number in the recipe.
+    """
+    own = statistics_of_robot(policy.statistics, robot)
+    normalised: NDArray[np.float32] = (state_BS - np.asarray(own["state_mean"])) / np.asarray(own["state_deviation"])
+    return normalised
+
+
 def held_out_error(policy: TrainedPolicy, view: View, *, seed: int) -> HeldOutError:
     """Returns a policy's error on held-out episodes, beside that of doing nothing; together, and by task.
 
@@ -168,8 +194,9 @@ def held_out_error(policy: TrainedPolicy, view: View, *, seed: int) -> HeldOutEr
         InvalidInput: The view does not fit the policy, or it is a language model.
     """
     shape = policy.recipe.policy
-    history = history_of(shape)
-    signature = signature_of(fitted(gather(view, np.arange(1), horizon=shape.horizon, history=history), shape), shape)
+    sources = Sources(policy.recipe, view)
+    source, signature = sources.opened[0], sources.signature
+    fitting = Fitting(sources, jax.tree.map(np.asarray, policy.statistics))
     if signature != policy.signature:
         raise InvalidInput("measure an error on held-out episodes", got=str(signature), wanted=str(policy.signature))
     sampler = _sampler(policy)
@@ -179,7 +206,8 @@ def held_out_error(policy: TrainedPolicy, view: View, *, seed: int) -> HeldOutEr
     for first in range(0, len(rows), ROWS_A_CALL):
         wanted = rows[first : first + ROWS_A_CALL]
         padded = np.pad(wanted, (0, ROWS_A_CALL - len(wanted)), mode="edge")  # One shape: compiled once.
-        batch = fitted(gather(view, padded, horizon=shape.horizon, history=history), shape)
+        columns = gather(view, padded, horizon=shape.horizon, history=history_of(shape), cameras=source.cameras)
+        batch = fitting.of(source, view, padded, columns)
         seen = {name: array for name, array in batch.items() if name not in ("actions", "valid")}
         keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), first), SAMPLES)
         predicted_BTA = np.asarray(sampler(seen, keys), np.float64).mean(axis=0)

@@ -50,6 +50,7 @@ GROUPS = {
     "data": ("data.data", "Recordings in, versions, training views out."),
     "checkpoint": ("checkpoint", "Look at checkpoints, compare them, take them out and in."),
     "recipe": ("training.recipe", "Look at recipes, and plan them on chips before asking for any."),
+    "profile": ("training.profile", "See where a running job's time goes, and how two profiles differ."),
     "eval": ("evaluation.evaluate", "Evaluate checkpoints, compare two, judge them by gates."),
     "team": ("people.team", "List teams, and set what they are promised and allowed."),
     "token": ("people.token", "Let people in: make tokens, list and remove them."),

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from mainspring.app.sdk.data import DataVerbs
     from mainspring.app.sdk.evaluations import EvaluationVerbs
     from mainspring.app.sdk.plans import PlannedSpec
+    from mainspring.app.sdk.profiles import ProfileVerbs
     from mainspring.app.sdk.samples import Samples
 
 WAIT_S_MAX = 30 * 86_400.0
@@ -128,6 +129,13 @@ class Lab(LabCalls):
         from mainspring.app.sdk.evaluations import EvaluationVerbs
 
         return EvaluationVerbs(self)
+
+    @cached_property
+    def profiles(self) -> ProfileVerbs:
+        """Returns the verbs of where its jobs' time goes."""
+        from mainspring.app.sdk.profiles import ProfileVerbs
+
+        return ProfileVerbs(self)
 
     def up(
         self,

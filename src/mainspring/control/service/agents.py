@@ -62,6 +62,7 @@ from mainspring.domain.wire.telemetry import TRACEPARENT_VARIABLE, place_of_atte
 from mainspring.objects import BLOBS, Access, Grants
 
 ADDRESS_LENGTH_MAX = 255
+PROFILE_FRESH_S = 30.0  # A wish is told with each heartbeat for so long; by then a lead that lives has heard it.
 LEDGER_S_MAX = 1e13  # Of one use: every node of the largest cluster, for a year and a half.
 UNKNOWN_KEPT_MAX = 100  # Words of one attempt's newer peers: enough to see what they are.
 FIRST_LEAD = 0  # The first node of the first allocation.
@@ -411,7 +412,8 @@ def heartbeat(connection: sa.Connection, beat: Heartbeat, now_s: float) -> Heart
         cause = StopCause.TAKEN if taken else StopCause.OUTCOME
         reason = beat.reason or f"its lead reported {outcome.value}"
         ledger.stop_attempt(current, cause, f"cluster {attempt.cluster} took it back: {reason}" if taken else reason)
-    return HeartbeatReply(acknowledged=seen, gone=_gone(connection, attempt), stacks=attempt.stacks_asked)
+    wish = attempt.profile if attempt.profile and now_s - attempt.profile.asked_s < PROFILE_FRESH_S else None
+    return HeartbeatReply(acknowledged=seen, gone=_gone(connection, attempt), stacks=attempt.stacks_asked, profile=wish)
 
 
 def _recalled(ledger: StateWriter, attempt: AttemptRecord, beat: Heartbeat) -> AttemptRecord:

@@ -495,8 +495,7 @@ breakers = Table(
 evaluation_rules = Table(
     "evaluation_rules",
     metadata,
-    _id("name", primary_key=True),
-    _id("team"),
+    *(_id("name", primary_key=True), _id("team")),
     Column("owner", _word(255), nullable=False),
     Column("made_s", Double, nullable=False),
     Column("rule", Text, nullable=False),

@@ -268,6 +268,27 @@ class StacksDumped:
     stacks: str = ""
 
 
+@message("TakeProfile")
+class TakeProfile:
+    """Lead -> agent: have these ranks profile their next steps."""
+
+    generation: int
+    id: str
+    steps: int
+    ranks: tuple[int, ...]
+
+
+@message("ProfileKept")
+class ProfileKept:
+    """Agent -> lead: a rank's profile is in the object store, or (`failure`) there is none."""
+
+    rank: int
+    id: str
+    names: tuple[str, ...] = ()
+    size_bytes: int = 0
+    failure: str = ""
+
+
 @message("StoreStep")
 class StoreStep:
     """Lead -> agent: the step is whole in memory; make your ranks' shares of it, taken in `taken_in`, durable."""
@@ -350,6 +371,7 @@ AgentToLead = (
     | RankUpset
     | SnapshotTaken
     | StacksDumped
+    | ProfileKept
     | ShareStored
     | StoreFailed
     | RestoreFailed
@@ -367,6 +389,7 @@ LeadToAgent = (
     | SnapshotPace
     | LeaveAt
     | DumpStacks
+    | TakeProfile
     | StoreStep
     | EndAgent
     | Done

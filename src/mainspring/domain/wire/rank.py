@@ -82,11 +82,20 @@ class Then(str, Enum):
     REJOIN = "rejoin"  # Ask for the `NextGeneration`, where the process can; else as above.
 
 
+@message("ProfileWanted")
+class ProfileWanted:
+    """Somebody wants to know what the next `steps` steps spend their time on; the same `id` is the same wish."""
+
+    id: str
+    steps: int
+
+
 @message("StepReply")
 class StepReply:
     """The agent's answer. `stop`: finish step `stop_at` (-1: the one under way), save it, then leave.
 
-    All ranks are told the same `stop_at`, chosen late enough that none is past it when it learns of it.
+    All ranks are told the same `stop_at`, chosen late enough that none is past it when it learns of it. `profile` is
+    the newest that is wanted of this rank.
     """
 
     stop: bool = False
@@ -94,6 +103,31 @@ class StepReply:
     grace_s: float = 0.0
     then: Then = Then.EXIT
     snapshot_every: int = 1
+    profile: ProfileWanted | None = None
+
+
+@message("ProfileBegin")
+class ProfileBegin:
+    """Asks for files to leave a profile in, by name; the answer is a `ProfileSlot`."""
+
+    id: str
+    names: tuple[str, ...]
+
+
+@message("ProfileSlot")
+class ProfileSlot:
+    """Where the files of a profile may be written, in the order of their names; none, for a reason."""
+
+    paths: tuple[str, ...] = ()
+    reason: str = ""
+
+
+@message("ProfileCommit")
+class ProfileCommit:
+    """The files of a profile are whole; or there is none, for a reason."""
+
+    id: str
+    failure: str = ""
 
 
 @message("ServingReport")
@@ -279,9 +313,11 @@ RankRequest = (
     | FetchPieces
     | ResultReport
     | UpsetReport
+    | ProfileBegin
+    | ProfileCommit
     | Unknown
 )
 """What a rank may ask its agent in a generation; between two of them a process asks for the `NextGeneration`."""
 
-RankResponse = Welcome | StepReply | SnapshotSlot | RestorePlan | PiecesFetched | FetchFailed | Done
+RankResponse = Welcome | StepReply | SnapshotSlot | ProfileSlot | RestorePlan | PiecesFetched | FetchFailed | Done
 """What its agent may answer."""

@@ -132,11 +132,13 @@ class Acknowledged:
         sent_s: When that heartbeat was sent, on the monotonic clock.
         gone: Agents that an engine has seen end, and their ranks with them.
         stacks: How often people have asked where ranks stand.
+        profile: What somebody wants to know of ranks.
     """
 
     sent_s: float
     gone: tuple[int, ...] = ()
     stacks: int = 0
+    profile: wire.ProfileAsked | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +161,7 @@ OF_A_RUN = (
     | wire.RestoreFailed
     | wire.StacksDumped
 )
-OF_A_PLACE = wire.RankResult | wire.RankUpset | wire.ShareStored | wire.StoreFailed
+OF_A_PLACE = wire.RankResult | wire.RankUpset | wire.ProfileKept | wire.ShareStored | wire.StoreFailed
 
 # ---------------------------------------------------------------- effects
 

@@ -146,6 +146,7 @@ class Lead:
                 self._watch_agents(news.gone)
                 self._running.ask_stacks(news.stacks)
                 self._without(self._roster.acknowledged(news.sent_s))
+                self._running.profile(news.profile)
             case effects.Tick():
                 self._tick()
             case effects.Left() | effects.Said() | effects.FellQuiet() | effects.CoordinatorsUp():
@@ -182,7 +183,7 @@ class Lead:
                 self._running.left(agent, message)
             case wire.StacksDumped():
                 self._running.stacks(message)
-            case wire.RankResult() | wire.RankUpset():
+            case wire.RankResult() | wire.RankUpset() | wire.ProfileKept():
                 self._running.told(message)
             case wire.ShareStored():
                 self._saves.share(message)

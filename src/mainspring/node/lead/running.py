@@ -202,19 +202,31 @@ class RunningGeneration:
                 if message.rank == min(self._members.active):
                     self._ledger.served(self._outbox.now_s, ready=message.serving.ready)
 
-    def told(self, message: wire.RankResult | wire.RankUpset) -> None:
-        """Takes a rank's result, or word of a step that went wrong; what is told again is ignored."""
-        if not self._ranks.result(message.rank, message.sequence):
+    def told(self, message: wire.RankResult | wire.RankUpset | wire.ProfileKept) -> None:
+        """Takes what a rank gave, or what went wrong with it; what is told again is ignored."""
+        if isinstance(message, wire.ProfileKept):
+            failure = message.failure[:1_000]
+            told_of = leads.ProfileKeptEvent(
+                id=message.id, rank=message.rank, size_bytes=message.size_bytes, failure=failure
+            )
+            self._outbox.event(told_of)
+        elif not self._ranks.result(message.rank, message.sequence):
             return
-        match message:
-            case wire.RankResult():
-                self._outbox.event(leads.ResultEvent(detail=dict(message.values)))
-            case wire.RankUpset(report=told):
-                self._outbox.event(
-                    leads.StepUpsetEvent(
-                        step=told.step, upset=told.upset, answer=told.answer, seen=told.words, to_step=told.to_step
-                    )
+        elif isinstance(message, wire.RankResult):
+            self._outbox.event(leads.ResultEvent(detail=dict(message.values)))
+        else:
+            told = message.report
+            self._outbox.event(
+                leads.StepUpsetEvent(
+                    step=told.step, upset=told.upset, answer=told.answer, seen=told.words, to_step=told.to_step
                 )
+
+    def profile(self, asked: wire.ProfileAsked | None) -> None:
+        """Has ranks profiled. It is said again while the wish is fresh; agents do it once, of this generation."""
+        if asked is None:
+            return
+        order = wire.TakeProfile(generation=self._generation, id=asked.id, steps=asked.steps, ranks=asked.ranks)
+        self._outbox.tell(self._members.active_agents, order)
 
     def reached_before(self, step: int) -> None:
         """Takes note of what an older generation reached just before it was ended."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TypeVar, final
+from pathlib import Path
+from typing import IO, TypeVar, final
 
 from mainspring.checkpoint import (
     Checkpoint,
@@ -200,6 +201,20 @@ class Stores:
             Unavailable: The store does not answer.
         """
         await self._run(self._readers, lambda: self._store.put(key, packed()))  # Tried again with more in it.
+
+    async def put_open(self, files: Mapping[str, IO[bytes]]) -> None:
+        """Stores open files, whole, by key.
+
+        Raises:
+            Unavailable: The store does not answer.
+        """
+
+        def work() -> None:
+            for key, file in files.items():
+                path = Path(f"/proc/self/fd/{file.fileno()}")  # A file without a name.
+                self._tried(lambda key=key, path=path: self._store.put_file(key, path))  # type: ignore[misc]
+
+        await self._run(self._readers, work)  # Not behind a share that is still being written.
 
     async def put_claim(self, claim: Claim) -> None:
         """Tells leads with older claims that they may write no more.

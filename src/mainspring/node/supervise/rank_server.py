@@ -16,6 +16,7 @@ from mainspring.node.net.connection import Connection
 from mainspring.node.process.ranks import RankProcess
 from mainspring.node.snapshots.arena import Arena
 from mainspring.node.snapshots.work import SnapshotWork
+from mainspring.node.supervise.profiles import Profiles
 from mainspring.node.supervise.rank_files import RankSockets, Serve
 
 HELLO_LIMIT_S = 10.0  # The session says hello as it connects.
@@ -119,6 +120,7 @@ class SnapshotService(Protocol):
     """What a process's conversation needs of what outlives it, and of what that costs."""
 
     work: SnapshotWork
+    profiles: Profiles
 
     def saved(self, desk: RankSlot, holding: wire.Holding) -> None:
         """Takes word of a snapshot that is whole in the arena."""
@@ -146,6 +148,7 @@ class RankConnection:
         self.reconnected = 0
         self.over = False
         self.idled = asyncio.Event()  # Set while it waits for a generation, and for good when it has ended.
+        self.profile: wire.ProfileWanted | None = None
         self.watch: asyncio.Task[None] | None = None
         self._supervisor = supervisor
         self._snapshots = snapshots
@@ -275,6 +278,12 @@ class RankConnection:
             case wire.ResultReport():
                 self._supervisor.tell_lead(desk.keep_result(self.process.log.masks.facts(message.values)))
                 return wire.Done()
+            case wire.ProfileBegin():
+                return self._snapshots.profiles.begin(desk.rank, message)
+            case wire.ProfileCommit():
+                failure = self.process.log.masks.masked(message.failure)
+                self._snapshots.profiles.commit(desk.rank, replace(message, failure=failure))
+                return wire.Done()
             case wire.UpsetReport():
                 words = self.process.log.masks.masked(message.words)
                 self._supervisor.tell_lead(desk.keep_upset(replace(message, words=words)))
@@ -304,6 +313,10 @@ class RankConnection:
             case wire.SnapshotBegin():
                 return wire.SnapshotSlot(offset=-1, reason=over)
             case wire.SnapshotCommit() | wire.ResultReport() | wire.UpsetReport() | wire.Unknown():
+                return wire.Done()
+            case wire.ProfileBegin():
+                return wire.ProfileSlot(reason=over)
+            case wire.ProfileCommit():
                 return wire.Done()
             case wire.RestoreRequest() | wire.FetchPieces():
                 return wire.FetchFailed(reason=over, corrupt=False)

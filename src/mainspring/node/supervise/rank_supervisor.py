@@ -319,6 +319,16 @@ class RankSupervisor:
             )
         )
 
+    def profile(self, order: wire.TakeProfile) -> None:
+        """Has some of the generation's ranks profile their next steps, once they report."""
+        for rank, life in self._assigned.items():
+            known = life.profile is not None and life.profile.id == order.id
+            if order.generation == self.generation and rank in order.ranks and self.is_current(life) and not known:
+                life.profile = wire.ProfileWanted(id=order.id, steps=order.steps)
+                if life.hello is None:
+                    failure = "its program never joined"
+                    self.tell_lead(wire.ProfileKept(rank=rank, id=order.id, failure=failure))
+
     def pace(self, order: wire.SnapshotPace) -> None:
         """Lets ranks snapshot at another pace from now on."""
         self._every = order.every
@@ -362,7 +372,7 @@ class RankSupervisor:
             return wire.StepReply(stop=True, then=wire.Then.REJOIN, snapshot_every=self._every)
         leave = self._now.leave
         if leave is None:
-            return wire.StepReply(snapshot_every=self._every)
+            return wire.StepReply(snapshot_every=self._every, profile=life.profile)
         grace_s = max(0.0, self._now.leave_by_s - self._clock.monotonic_s())
         return wire.StepReply(
             stop=True, stop_at=leave.step, grace_s=grace_s, then=leave.then, snapshot_every=self._every

@@ -186,6 +186,22 @@ class ReplicasDifferEvent(EventFacts):
 
 
 @final
+@event("profile_kept")
+class ProfileKeptEvent(EventFacts):
+    """A rank's profile is kept with the job; or (`failure`) there is none."""
+
+    id: str
+    rank: int
+    size_bytes: int = 0
+    failure: str = ""
+
+    def __str__(self) -> str:
+        if self.failure:
+            return f"rank {self.rank} has no profile {self.id}: {self.failure}"
+        return f"rank {self.rank} left profile {self.id}, {self.size_bytes} bytes"
+
+
+@final
 @event("step_upset", notable=True)
 class StepUpsetEvent(EventFacts):
     """A step of a training run was no good, and `answer` (skip, roll_back, stop) was done about it."""
@@ -359,6 +375,7 @@ OfLeads: TypeAlias = (
     | StepUpsetEvent
     | StacksSeenEvent
     | RankEvenEvent
+    | ProfileKeptEvent
     | AgentLostEvent
     | AgentQuietEvent
     | AgentHeardEvent

@@ -1,1 +1,0 @@
-"""What a server does for nodes."""
