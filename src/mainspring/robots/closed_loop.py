@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,8 +13,9 @@ from mainspring.robots.arm import ACTION_DIM, STATE_DIM, Arm, ArmStart, FloatArr
 
 LANES = 16  # Arms that live at once, and share a call of the policy: 300 MB, and calls are no longer what takes time.
 STEPS_MAX = 150  # The expert needs 45 to 65 steps; a policy that needs twice that has lost its way.
-Actor = Callable[[FloatArray, int], FloatArray]
-"""From states [lanes, S] and the number of the call to chunks of actions [lanes, T, A]."""
+Actor = Callable[[Mapping[str, FloatArray], int], FloatArray]
+"""From `state` and `before`, that of a step earlier, each [lanes, S], and the number of the call to chunks of actions
+[lanes, T, A]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,16 +43,18 @@ class _Lane:
     def __init__(self) -> None:
         self.arm = Arm()
         self.moment = Moment(state=np.zeros(STATE_DIM, np.float32), solved=False)
+        self.before = self.moment.state
         self.steps = 0
 
     def begin(self, start: ArmStart) -> None:
         self.moment = self.arm.reset(start)
+        self.before = self.moment.state  # It is at rest.
         self.steps = 0
 
     def follow(self, actions: FloatArray) -> bool:
         """Carries out actions; returns whether the episode is over."""
         for action in actions:
-            self.moment = self.arm.step(action)
+            self.before, self.moment = self.moment.state, self.arm.step(action)
             self.steps += 1
             if self.moment.solved or self.steps == STEPS_MAX:
                 return True
@@ -77,11 +80,11 @@ def drive(actor: Actor, starts: Sequence[ArmStart], *, progress: Callable[[int],
         lane.begin(waiting.popleft())
     live = list(range(len(lanes)))
     calls = solved = steps = finished = 0
-    states = np.zeros((LANES, STATE_DIM), np.float32)
+    seen = {name: np.zeros((LANES, STATE_DIM), np.float32) for name in ("state", "before")}
     while live:
         for index in live:
-            states[index] = lanes[index].moment.state
-        chunks = _checked(actor(states, calls))
+            seen["state"][index], seen["before"][index] = lanes[index].moment.state, lanes[index].before
+        chunks = _checked(actor(seen, calls))
         calls += 1
         for index in tuple(live):
             lane = lanes[index]

@@ -15,14 +15,16 @@ from mainspring.data import View, gather
 from mainspring.domain.codec import decode
 from mainspring.domain.errors import DamagedData, InvalidInput
 from mainspring.domain.wire import Detail
-from mainspring.train.feed import fitted, history_of
+from mainspring.train.feed import fitted, history_of, shapes_fed
 from mainspring.train.lora import merged_arrays
 from mainspring.train.models.arrays import Arrays, Weights
 from mainspring.train.models.attention import PLATFORMS
+from mainspring.train.models.matching import Guidance
 from mainspring.train.models.shapes import AttentionKind, LanguageRecipe, Policy, PolicyRecipe, Signature
 from mainspring.train.policy import (
     Statistics,
     model_of,
+    row_keys,
     sample_actions,
     signature_of,
     unit_statistics,
@@ -31,7 +33,11 @@ from mainspring.train.recipe import Recipe
 
 SAMPLES = 16  # Chunks averaged for one held-out state: the noise left adds 1/16 of a sample's variance to the error.
 ROWS_A_CALL = 256
+SEEDS = 2**31
 ROWS_MAX = 4_096  # Held-out states looked at, evenly spread: enough for an error good to a few percent.
+
+Actor = Callable[[Arrays, int], NDArray[np.float32]]
+Sampler = Callable[[Arrays, NDArray[np.uint32], Guidance | None], NDArray[np.float32]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,27 +127,87 @@ def at_home(policy: Policy, platform: str) -> Policy:
     return replace(policy, compute=replace(policy.compute, attention=AttentionKind.XLA))
 
 
-def make_actor(policy: TrainedPolicy, *, seed: int) -> Callable[[NDArray[np.float32], int], NDArray[np.float32]]:
-    """Returns a function from states [B,S] and the number of the call to chunks of actions [B,T,A].
+def make_actor(policy: TrainedPolicy, *, seed: int) -> Actor:
+    """Returns a function from what is seen and the number of the call to chunks of actions [B,T,A].
 
     Args:
-        policy: The policy; one that sees the state alone.
+        policy: Any that acts.
         seed: Of the noise that chunks start from.
 
     Raises:
-        InvalidInput: The policy wants to see more than a state.
+        InvalidInput: It is a language model; or, of the function, what it is given is not what the policy sees.
     """
-    shape = policy.recipe.policy
-    if shape.motion or shape.image is not None or isinstance(shape, LanguageRecipe):
-        got = "a policy that sees images, motion or words"
-        raise InvalidInput("act on states alone", got=got, wanted="one that does not")
-    sampler = _sampler(policy)
+    sampler = make_sampler(policy)
 
-    def act(state_BS: NDArray[np.float32], call: int) -> NDArray[np.float32]:
-        key = jax.random.fold_in(jax.random.key(seed), call)
-        return np.asarray(sampler({"state": state_BS}, key[None])[0])
+    def act(seen: Arrays, call: int) -> NDArray[np.float32]:
+        count = len(seen["state"])
+        seeds = np.random.default_rng([seed, call]).integers(SEEDS, size=count)
+        return sampler(seen, seeds.astype(np.uint32), None)
 
     return act
+
+
+def make_sampler(policy: TrainedPolicy) -> Sampler:
+    """Returns a function from what is seen, a seed for each row and perhaps guidance to chunks of actions [B,T,A].
+
+    A row's chunk follows from the weights, what is seen in it, its seed and its guidance. Compiled for every number of
+    rows, with and without guidance, once for all policies of one recipe.
+
+    Args:
+        policy: Any that acts.
+
+    Raises:
+        InvalidInput: It is a language model; or, of the function, what it is given is not what the policy sees.
+    """
+    shape, signature = policy.recipe.policy, policy.signature
+    if isinstance(shape, LanguageRecipe):
+        raise InvalidInput("act", got="a language model", wanted="a policy: it has words and no actions")
+    compiled = _compiled_by_seeds(policy.recipe)
+    weights, statistics = jax.device_put((policy.weights, policy.statistics))
+
+    def sample(seen: Arrays, seed_B: NDArray[np.uint32], guidance: Guidance | None) -> NDArray[np.float32]:
+        check_seen(seen, shape, signature, rows=len(seed_B))
+        return np.asarray(compiled(weights, statistics, dict(seen), seed_B, guidance))
+
+    return sample
+
+
+@cache
+def _compiled_by_seeds(recipe: Recipe) -> Callable[..., jax.Array]:
+    def sample(
+        weights: Weights, statistics: Statistics, batch: Arrays, seed_B: jax.Array, guidance: Guidance | None
+    ) -> jax.Array:
+        return sample_actions(weights, statistics, recipe.policy, batch, jax.vmap(jax.random.key)(seed_B), guidance)
+
+    compiled: Callable[..., jax.Array] = jax.jit(sample)
+    return compiled
+
+
+def check_seen(seen: Arrays, policy: Policy, signature: Signature, *, rows: int) -> None:
+    """Checks that a batch has all that a policy sees, in its shape.
+
+    Args:
+        seen: By name.
+        signature: Of the data that it learned from.
+        rows: Of the batch.
+
+    Raises:
+        InvalidInput: Something is not there, or of another shape.
+    """
+    wanted = {
+        name: array.shape
+        for name, array in shapes_fed(policy, signature, rows).items()
+        if name not in ("actions", "valid")
+    }
+    for name, shape in wanted.items():
+        array = seen.get(name)
+        if array is None or array.shape != shape:
+            raise InvalidInput(
+                "show a policy what it sees",
+                on=name,
+                got="nothing" if array is None else f"shape {array.shape}",
+                wanted=f"{shape}, as in the data it learned from",
+            )
 
 
 def held_out_error(policy: TrainedPolicy, view: View, *, seed: int) -> HeldOutError:
@@ -198,7 +264,10 @@ def _sampler(policy: TrainedPolicy) -> Callable[[Arrays, jax.Array], jax.Array]:
 @cache
 def _compiled(recipe: Recipe) -> Callable[[Weights, Statistics, Arrays, jax.Array], jax.Array]:
     def sample(weights: Weights, statistics: Statistics, batch: Arrays, keys: jax.Array) -> jax.Array:
-        return jax.vmap(lambda key: sample_actions(weights, statistics, recipe.policy, batch, key))(keys)
+        rows_B = jax.numpy.arange(len(batch["state"]))
+        return jax.vmap(lambda key: sample_actions(weights, statistics, recipe.policy, batch, row_keys(key, rows_B)))(
+            keys
+        )
 
     compiled: Callable[[Weights, Statistics, Arrays, jax.Array], jax.Array] = jax.jit(sample)
     return compiled
