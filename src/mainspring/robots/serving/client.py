@@ -1,7 +1,7 @@
 """The client of a policy server for a robot's control loop, with real-time chunking: what to do in every step.
 
-While one chunk is carried out, the next is asked for. When none comes, the robot ends the chunk that it has, then holds,
-then is told to make its own safe stop, which lasts until `reset`. Needs NumPy, msgpack and websockets alone.
+While one chunk is carried out, the next is asked for. When none comes, the robot ends the chunk that it has, then
+holds, then is told to make its own safe stop, which lasts until `reset`. Needs NumPy, msgpack and websockets alone.
 Source: Black et al., "Real-Time Execution of Action Chunking Flow Policies", 2025; field names as in LeRobot's `rtc`.
 """
 
