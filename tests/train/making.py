@@ -20,7 +20,7 @@ from mainspring.session import Session
 from mainspring.testing.time_and_chance import FakeClock
 from mainspring.train.models.arrays import Arrays
 from mainspring.train.models.shapes import Policy, PolicyRecipe, Signature
-from mainspring.train.policy import measure_statistics, model_of, policy_loss, sample_actions, signature_of
+from mainspring.train.policy import measure_statistics, model_of, policy_loss, row_keys, sample_actions, signature_of
 from mainspring.train.recipe import OptimizerRecipe, Recipe
 from mainspring.train.state.optimizers import make_optimizer
 from tests.session.agent import WAIT_LIMIT_S, Agent, welcome
@@ -63,7 +63,9 @@ def error_left_by_heart(policy: Policy, batch: Arrays, *, steps: int, optimizer:
 
     @jax.jit
     def error(weights: Any) -> jax.Array:
-        chunk = sample_actions(weights, statistics, policy, batch, jax.random.key(9))
+        chunk = sample_actions(
+            weights, statistics, policy, batch, row_keys(jax.random.key(9), jnp.arange(len(batch["state"])))
+        )
         return jnp.sqrt(jnp.mean((chunk - batch["actions"]) ** 2))
 
     before, state = float(error(weights)), jax.jit(moving.init)(weights)

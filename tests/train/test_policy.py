@@ -13,6 +13,7 @@ from mainspring.train.models.shapes import ImageRecipe, PolicyRecipe, Signature
 from mainspring.train.policy import (
     measure_statistics,
     policy_loss,
+    row_keys,
     sample_actions,
     signature_of,
     unit_statistics,
@@ -94,7 +95,7 @@ def test_sample_has_the_shape_of_a_chunk_and_follows_its_key(policy: PolicyRecip
     batch = batch_for(policy, rows=3)
     weights = fresh_weights(policy, signature_of(batch, policy))
     statistics = measure_statistics([batch], policy)
-    sample = jax.jit(lambda key: sample_actions(weights, statistics, policy, batch, key))
+    sample = jax.jit(lambda key: sample_actions(weights, statistics, policy, batch, row_keys(key, jnp.arange(3))))
     first, again, other = (np.asarray(sample(jax.random.key(key))) for key in (0, 0, 1))
     assert first.shape == (3, policy.horizon, batch["actions"].shape[-1])
     assert np.isfinite(first).all()
@@ -108,7 +109,7 @@ def test_sample_of_relative_actions_moves_with_the_state() -> None:
     signature = Signature(state_dim=2, action_dim=2)
     statistics = unit_statistics(policy, signature)
     weights = fresh_weights(policy, signature)  # Velocity zero: chunk = noise + state.
-    sample = jax.jit(lambda batch: sample_actions(weights, statistics, policy, batch, jax.random.key(0)))
+    sample = jax.jit(lambda batch: sample_actions(weights, statistics, policy, batch, jax.random.key(0)[None]))
     here, there = (np.asarray(sample({"state": np.full((1, 2), place, np.float32)})) for place in (0.0, 5.0))
     np.testing.assert_allclose(there - here, 5.0, rtol=1e-5)
 

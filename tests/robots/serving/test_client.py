@@ -182,8 +182,8 @@ def test_a_client_finds_a_server_that_comes_back() -> None:
                     await line.send(pack({"actions": np.full((HORIZON, DIMS), state)}))
 
             for _ in range(2):  # It starts, and starts anew.
+                client.connected.clear()
                 async with serve(one, "127.0.0.1", port):
-                    client.connected.clear()
                     await client.connected.wait()
                     client.reset()
                     await steps(client, 7, 2)

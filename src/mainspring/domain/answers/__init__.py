@@ -34,7 +34,6 @@ if TYPE_CHECKING:
         LineageLink,
         VersionView,
     )
-    from mainspring.domain.answers.evaluations import EvaluationRuleView, EvaluationRun, NewEvaluationRule
     from mainspring.domain.answers.health import (
         ClosureKind,
         Health,

@@ -220,6 +220,7 @@ class RunningGeneration:
                 leads.StepUpsetEvent(
                     step=told.step, upset=told.upset, answer=told.answer, seen=told.words, to_step=told.to_step
                 )
+            )
 
     def profile(self, asked: wire.ProfileAsked | None) -> None:
         """Has ranks profiled. It is said again while the wish is fresh; agents do it once, of this generation."""

@@ -12,7 +12,7 @@ from mainspring.data.video.frames import SCALING
 from mainspring.domain.errors import InvalidInput
 from mainspring.robots.environments.port import EnvironmentFacts, FloatArray, Pixels
 from mainspring.robots.evaluation.playing import Actor, Seen
-from mainspring.train.evaluate import TrainedPolicy, make_player, normalised_state, tokenizer_of
+from mainspring.train.evaluate import TrainedPolicy, make_actor, normalised_state, tokenizer_of
 from mainspring.train.models.shapes import LanguageRecipe
 
 
@@ -37,7 +37,7 @@ def actor_of(policy: TrainedPolicy, facts: EnvironmentFacts, *, seed: int) -> Ac
         got = f"{len(facts.cameras)} cameras ({', '.join(facts.cameras) or 'none'})"
         wanted = f"{signature.image_views}, which the policy looks at"
         raise InvalidInput("evaluate a policy", on=facts.name, got=got, wanted=wanted)
-    player, tokenizer = make_player(policy, seed=seed), tokenizer_of(policy)
+    player, tokenizer = make_actor(policy, seed=seed), tokenizer_of(policy)
     size = (signature.image_height, signature.image_width)
 
     def act(seen: Seen, call: int) -> FloatArray:

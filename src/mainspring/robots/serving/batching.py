@@ -11,8 +11,8 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from threading import Condition, Thread
 from typing import Any, final
 
 from mainspring.domain.errors import InvalidInput
@@ -113,8 +113,8 @@ class Batcher:
         self._now = monotonic_s
         self._told = told
         self._waiting: list[_Waiting] = []
-        self._some = asyncio.Event()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="policy")
+        self._turn = Condition()  # Held to change what waits; notified when more does.
+        self._ended = False
         self._began_s: float | None = None  # When the batch under way began.
 
     @property
@@ -164,8 +164,9 @@ class Batcher:
             deadline_s=deadline_s,
             answer=loop.create_future(),
         )
-        self._waiting.append(waiting)
-        self._some.set()
+        with self._turn:
+            self._waiting.append(waiting)
+            self._turn.notify()
         late = loop.call_later(min(deadline_s - waiting.came_s, HANG_S), self._expire, waiting)
         given_up = loop.call_later(2 * HANG_S, self._give_up, waiting)
         try:
@@ -173,8 +174,9 @@ class Batcher:
         finally:
             late.cancel()
             given_up.cancel()
-            if not waiting.begun and waiting in self._waiting:  # Its robot has gone.
-                self._waiting.remove(waiting)
+            if not waiting.begun:  # It was refused, or its robot has gone.
+                with self._turn, contextlib.suppress(ValueError):
+                    self._waiting.remove(waiting)
 
     def _expire(self, waiting: _Waiting) -> None:
         if not waiting.begun and not waiting.answer.done():
@@ -186,22 +188,30 @@ class Batcher:
         if not waiting.answer.done():
             waiting.answer.set_exception(NoChunk(Refusal.POLICY_FAILED, f"no answer in {2 * HANG_S:g} s"))
 
-    async def run(self) -> None:
-        """Draws what is asked for until it is cancelled."""
+    def start(self) -> None:
+        """Draws what is asked for, from now on; called in the event loop that asks."""
         loop = asyncio.get_running_loop()
-        try:
-            while True:
-                await self._some.wait()
-                batch = self._next()
-                if not batch:
-                    self._some.clear()
-                    continue
+        Thread(target=self._run, args=(loop,), name="policy", daemon=True).start()  # One that hangs keeps nobody here.
+
+    def close(self) -> None:
+        """Draws no more, once the batch under way is done."""
+        with self._turn:
+            self._ended = True
+            self._turn.notify()
+
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Takes batch after batch, without a word from the event loop in between."""
+        while True:
+            with self._turn:
+                while not (batch := self._next()):
+                    if self._ended:
+                        return
+                    self._turn.wait()
                 self._began_s = self._now()
-                done = await loop.run_in_executor(self._thread, self._infer, [each.asked for each in batch])
-                self._began_s = None
-                self._tell(batch, done)
-        finally:
-            self._thread.shutdown(wait=False, cancel_futures=True)
+            done = self._infer([each.asked for each in batch])
+            self._began_s = None
+            with contextlib.suppress(RuntimeError):  # The loop has ended, and its robots with it.
+                loop.call_soon_threadsafe(self._tell, batch, done)
 
     def _next(self) -> list[_Waiting]:
         """Takes the most urgent request, and those that can be looked at with it."""

@@ -148,6 +148,11 @@ class PolicyServer:
         return port
 
     @property
+    def policy_version(self) -> int:
+        """Returns how many policies were in use so far."""
+        return self._batcher.version
+
+    @property
     def connections(self) -> int:
         """Returns how many there are, whether robots' or not."""
         return self._state.connections
@@ -160,7 +165,7 @@ class PolicyServer:
             ssl: For TLS, the context of a server.
         """
         state = self._state
-        state.running = asyncio.create_task(self._batcher.run())
+        self._batcher.start()
         state.server = await serve(
             self._serve_robot,
             sock=listening,
@@ -186,7 +191,6 @@ class PolicyServer:
         """
         state = self._state
         assert state.server is not None
-        assert state.running is not None
         state.draining = True
         if state.in_flight:
             state.idle.clear()
@@ -195,7 +199,7 @@ class PolicyServer:
                     await state.idle.wait()
         state.server.close(code=GOING_AWAY, reason="the server ends")
         await state.server.wait_closed()
-        state.running.cancel()
+        self._batcher.close()
         if self._kept is not None:
             self._kept.close()
 
@@ -357,7 +361,6 @@ class _State:
     """What changes while a server serves."""
 
     server: Server | None = None
-    running: asyncio.Task[None] | None = None
     draining: bool = False
     robots: int = 0
     connections: int = 0
