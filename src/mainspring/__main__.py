@@ -16,6 +16,7 @@ PROGRAMS = {
     "evaluate": "mainspring.app.server.programs.evaluate",
     "probes": "mainspring.app.server.programs.probes",
     "record": "mainspring.app.server.programs.record",
+    "serve": "mainspring.app.server.programs.serve",
     "server": "mainspring.app.web.serving",
     "take-in": "mainspring.app.server.programs.take_in",
     "train": "mainspring.app.server.programs.train",
