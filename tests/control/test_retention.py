@@ -61,7 +61,7 @@ def _rows(world: World) -> Mapping[str, int]:
 
 
 def _accounts(world: World) -> tuple[Mapping[Any, float], ...]:
-    report = world.control.goodput_report()
+    report = world.control.accounts.report()
     with world.control.store.read() as connection:
         used = usage(connection, world.clock.now_s())
     return world.control.job_counts().states, {"attempts": report.attempts}, report.whole.seconds, used

@@ -20,9 +20,9 @@ from prometheus_client.registry import Collector
 
 from mainspring.control.health.breaker import Breaker
 from mainspring.control.health.quarantines import OWNER
-from mainspring.control.service.goodput import goodput_report
 from mainspring.control.service.metrics.events import EventCounts
 from mainspring.control.service.metrics.large import LargeJobs
+from mainspring.control.service.reports.goodput import goodput_report
 from mainspring.control.state.fleet import FleetView
 from mainspring.control.state.latest_plan import LatestPlan, LatestPlans
 from mainspring.control.store.nodes.closures import open_closures

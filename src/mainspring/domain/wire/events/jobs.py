@@ -307,6 +307,19 @@ class EvaluationRefusedEvent(EventFacts):
         return f"rule {self.rule} cannot have step {self.step} evaluated: {self.reason}"
 
 
+@final
+@event("service_changed", notable=True)
+class ServiceChangedEvent(EventFacts):
+    """A service is wanted otherwise than before, by somebody or by itself: its version, its size, its end."""
+
+    service: str
+    change: str
+    by: str | None = None
+
+    def __str__(self) -> str:
+        return f"service {self.service}: {self.change}{clause(', by ', self.by)}"
+
+
 OfJobs: TypeAlias = (
     JobSubmittedEvent
     | JobMovedEvent
@@ -327,4 +340,5 @@ OfJobs: TypeAlias = (
     | EvaluationStartedEvent
     | EvaluationDroppedEvent
     | EvaluationRefusedEvent
+    | ServiceChangedEvent
 )
