@@ -194,7 +194,7 @@ def test_a_team_sees_its_own_jobs_and_those_below_alone(teams: World) -> None:
     assert {view.id for view in control.jobs(below)} == {ids[GRASP]}
     assert control.job("train", below).id == ids[GRASP]  # The newest of that name is a stranger's.
     assert {event.job for event in control.events(None, reader)} == {ids[ARMS], ids[GRASP]}
-    for read in (control.job, control.events, control.logs, control.goodput, control.questions.why):
+    for read in (control.job, control.events, control.logs, control.accounts.of_job, control.questions.why):
         with pytest.raises(NotFound):
             read(ids[VISION], reader)
     teams.submit(teams.spec("codename", team=VISION))
