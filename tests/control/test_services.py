@@ -84,6 +84,7 @@ def test_a_replica_that_ends_is_replaced_later_and_later_unless_others_answer() 
     assert not decide(_service(1), ends, NOW_S).start
     assert decide(_service(1), ends, NOW_S + 10.0).start
     assert decide(_service(2), [*ends, _replica("well")], NOW_S).start
+    assert decide(_service(1), [replace(one, asked=True) for one in ends], NOW_S).start
 
 
 def test_a_replica_that_hangs_or_never_answers_is_stopped() -> None:
@@ -132,6 +133,7 @@ def test_an_update_without_room_beside_makes_room_but_never_ends_the_last_replic
     waits = _replica("c", 2, ready=False, state=JobState.QUEUED, granted_s=None, made_s=NOW_S - ROOM_S - 1.0)
     service = _service(2, version=2, before=1)
     assert _stopped(decide(service, (_replica("a"), _replica("b"), waits), NOW_S)) == ["a"]
+    assert _stopped(decide(service, (_replica("a"), _replica("b", 2), waits), NOW_S)) == ["a"]
     assert _stopped(decide(replace(service, wanted=1), (_replica("b"), waits), NOW_S)) == []
 
 

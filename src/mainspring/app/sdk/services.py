@@ -16,7 +16,6 @@ from mainspring.domain.job import LAB, JobSpec, Tier
 if TYPE_CHECKING:
     from mainspring.app.base.code import TakenCode
 
-PROXY_PORT = 7338  # Beside the server's own.
 SERVE = ("python", "-m", "mainspring", "serve")
 
 

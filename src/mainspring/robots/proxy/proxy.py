@@ -34,7 +34,7 @@ CONNECTIONS_MAX = 2_000
 SERVICES_MAX = 256
 MESSAGE_BYTES_MAX = 24 << 20  # As policy servers take.
 TRY_AGAIN, NOT_ALLOWED = 1013, 1008  # Source: RFC 6455, section 7.4.1.
-_PATH = re.compile(r"/v1/services/([a-z0-9][a-z0-9._-]{0,62})(/[^?]*)?(\?.*)?", re.IGNORECASE)
+_PATH = re.compile(r"/v1/services/([a-z0-9][a-z0-9._-]{0,62})/?(\?.*)?", re.IGNORECASE)
 _TOKEN = re.compile(r"(?:Api-Key|Bearer) +(\S{1,16384})", re.IGNORECASE)
 _strangers = logging.getLogger(f"{__name__}.strangers")
 _strangers.setLevel(logging.CRITICAL)
@@ -87,6 +87,16 @@ class ServiceProxy:
         port: int = next(iter(self._server.sockets)).getsockname()[1]
         return port
 
+    @property
+    def connections(self) -> int:
+        """Returns how many robots there are."""
+        return sum(len(one.robots) for one in self._services.values())
+
+    @property
+    def in_flight(self) -> int:
+        """Returns how many requests are under way at replicas."""
+        return sum(one.replicas.in_flight for one in self._services.values())
+
     async def start(self, listening: socket.socket, *, ssl: Any = None) -> None:
         """Listens from now on.
 
@@ -129,7 +139,7 @@ class ServiceProxy:
         if shown is None:
             words = "Show a token: Authorization: Api-Key TOKEN\n"
             return connection.respond(http.HTTPStatus.UNAUTHORIZED, words)
-        if sum(len(one.robots) for one in self._services.values()) >= CONNECTIONS_MAX:
+        if self.connections >= CONNECTIONS_MAX:
             return connection.respond(http.HTTPStatus.SERVICE_UNAVAILABLE, "As many robots as the proxy takes.\n")
         name, token = named[1], shown[1]
         service = self._services.get(name)

@@ -8,16 +8,14 @@ from typing import Annotated
 
 import typer
 
+from mainspring.app import render
 from mainspring.app.cli.arguments import Json, LabContext
-from mainspring.app.render.services.tables import service_panel, services_table
-from mainspring.app.render.tables import ERRORS, show
-from mainspring.app.sdk.lab import Lab
-from mainspring.app.sdk.services import PROXY_PORT, replica_spec
-from mainspring.domain.answers import NewScale, NewService, NewVersion, ServiceView
+from mainspring.domain import answers
 from mainspring.domain.errors import InvalidInput
 from mainspring.domain.ids import TeamName
 from mainspring.domain.job import Tier
 
+PROXY_PORT = 7338  # Beside the server's own.
 app = typer.Typer()
 Name = Annotated[str, typer.Argument(help="A service.", metavar="SERVICE")]
 Source = Annotated[
@@ -52,6 +50,8 @@ def serve(
     as_json: Json = False,
 ) -> None:
     """Serve a policy to robots, on replicas that are kept up, and grow with the requests."""
+    from mainspring.app.sdk.services import replica_spec  # With what finds checkpoints.
+
     lab = context.obj
     each = {"cpus": cpus, "memory_gib": memory}
     spec = replica_spec(
@@ -66,10 +66,12 @@ def serve(
         tier=tier.value,
     )
     view = lab.serve(
-        NewService(spec=spec, scale=NewScale(replicas=replicas, replicas_max=most, requests_each=requests_each))
+        answers.NewService(
+            spec=spec, scale=answers.NewScale(replicas=replicas, replicas_max=most, requests_each=requests_each)
+        )
     )
     look = f"Serving {source} as {view.name}.\nLook: ms service show {view.name}; call it through: ms service proxy"
-    show(view, as_json=as_json, look=lambda: look)
+    render.show(view, as_json=as_json, look=lambda: look)
 
 
 @app.command("ls")
@@ -81,13 +83,13 @@ def list_command(
     """List services: how many of their replicas answer, and what they have to do."""
     found = context.obj.services(team=TeamName(team) if team else None)
     none = "No services yet. Try: ms serve JOB@STEP"
-    show(found, as_json=as_json, look=lambda: services_table(found) if found else none)
+    render.show(found, as_json=as_json, look=lambda: render.services_table(found) if found else none)
 
 
 @app.command("show")
 def show_command(context: LabContext, service: Name, as_json: Json = False) -> None:
     """Show one service and its replicas."""
-    _tell(context.obj, context.obj.service(service), as_json=as_json)
+    _tell(context.obj.service(service), as_json=as_json)
 
 
 @app.command()
@@ -111,7 +113,7 @@ def scale(
     if replicas is None and most is None and requests_each is None:
         raise InvalidInput("scale a service", on=service, got="nothing to change", wanted="--replicas, --max, or both")
     now = lab.service(service).scale
-    said = NewScale(
+    said = answers.NewScale(
         replicas=now.replicas if replicas is None else replicas,
         replicas_max=(0 if replicas is not None and now.replicas_max < replicas else now.replicas_max)
         if most is None
@@ -119,7 +121,7 @@ def scale(
         requests_each=now.requests_each if requests_each is None else requests_each,
         reason=reason,
     )
-    _tell(lab, lab.scale_service(service, said), as_json=as_json)
+    _tell(lab.scale_service(service, said), as_json=as_json)
 
 
 @app.command()
@@ -133,17 +135,19 @@ def update(
     as_json: Json = False,
 ) -> None:
     """Serve something else: replicas are replaced one by one, and it goes back by itself where the new ones fail."""
+    from mainspring.app.sdk.services import replica_spec  # With what finds checkpoints.
+
     lab = context.obj
     before = lab.service(service).spec
     spec = replica_spec(lab, source, words or (), like=before, code=None if no_code else Path.cwd())
-    _tell(lab, lab.update_service(service, NewVersion(spec=spec, reason=reason)), as_json=as_json)
+    _tell(lab.update_service(service, answers.NewVersion(spec=spec, reason=reason)), as_json=as_json)
 
 
 @app.command()
 def stop(context: LabContext, service: Name, reason: Reason = "", as_json: Json = False) -> None:
     """End a service with all its replicas."""
     before = context.obj.stop_service(service, reason=reason)
-    show(before, as_json=as_json, look=lambda: f"Service {service} and its {len(before.members)} replicas end.")
+    render.show(before, as_json=as_json, look=lambda: f"Service {service} and its {len(before.members)} replicas end.")
 
 
 @app.command()
@@ -160,10 +164,11 @@ def proxy(
 
     with context.obj.client() as client:
         servers = ",".join(client.servers.urls)
-    ERRORS.print(f"Robots call ws://{host}:{port}/v1/services/SERVICE, with a token of `ms token new`.", style="dim")
+    render.ERRORS.print(
+        f"Robots call ws://{host}:{port}/v1/services/SERVICE, with a token of `ms token new`.", style="dim"
+    )
     serve_proxy(servers, host=host, port=port, certificate=certificate, key=key, behind_proxy=behind_proxy)
 
 
-def _tell(lab: Lab, view: ServiceView, *, as_json: bool) -> None:
-    del lab
-    show(view, as_json=as_json, look=lambda: service_panel(view, address="", now_s=time.time()))
+def _tell(view: answers.ServiceView, *, as_json: bool) -> None:
+    render.show(view, as_json=as_json, look=lambda: render.service_panel(view, now_s=time.time()))

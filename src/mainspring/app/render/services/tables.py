@@ -31,12 +31,8 @@ def services_table(services: Sequence[ServiceView]) -> RenderableType:
     return made
 
 
-def service_panel(service: ServiceView, *, address: str, now_s: float) -> RenderableType:
-    """Returns everything about one service.
-
-    Args:
-        address: Where robots call it, "" where nobody knows.
-    """
+def service_panel(service: ServiceView, *, now_s: float) -> RenderableType:
+    """Returns everything about one service."""
     scale = service.scale
     facts: dict[str, str | Text] = {
         "state": _phase(service),
@@ -48,8 +44,6 @@ def service_panel(service: ServiceView, *, address: str, now_s: float) -> Render
     }
     if scale.most > scale.replicas:
         facts["grows"] = f"above {scale.requests_each:g} requests under way at each, to {scale.most}"
-    if address:
-        facts["address"] = address
     made = Listing("REPLICA", "?>VERSION", "STATE", "?NODE", "?ADDRESS", ">UNDER WAY", ">ANSWERED", ">MISSED", "~WHY")
     made.add_rows(_row(one) for one in service.members)
     return framed(Group(facts_grid(facts), "", made), f"Service {service.name}")

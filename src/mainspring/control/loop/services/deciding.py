@@ -36,6 +36,8 @@ class ReplicaSeen:
         silent_s: How long ago it last told of itself, None before it has.
         answered: How many requests it has answered.
         missed: How many it has not, in time.
+        reason: What became of it, in words.
+        asked: Whether somebody has asked it to end.
     """
 
     job: JobId
@@ -49,6 +51,12 @@ class ReplicaSeen:
     answered: int = 0
     missed: int = 0
     reason: str = ""
+    asked: bool = False
+
+    @property
+    def failed(self) -> bool:
+        """Returns whether it ended though nobody wanted it to."""
+        return self.state in (JobState.FAILED, JobState.SUCCEEDED) and not self.asked
 
     @property
     def alive(self) -> bool:
@@ -135,7 +143,7 @@ def _again_s(own: Sequence[ReplicaSeen]) -> float:
     for one in reversed(own):
         if one.ready_s is not None:
             break
-        if one.state in (JobState.FAILED, JobState.SUCCEEDED):
+        if one.failed:
             failed += 1
             last_s = max(last_s, one.ended_s or one.made_s)
     return last_s + AGAIN.wait_s(failed) if failed else -1.0
@@ -160,7 +168,7 @@ def _replaced(
     busy = [one for one in others if one.ready_s is not None]
     spare = min(len(busy), max(0, len(ready) + len(busy) - service.wanted))
     roomless = [one for one in own if one.alive and one.granted_s is None and now_s - one.made_s > ROOM_S]
-    if roomless and not spare and len(busy) > 1:
+    if roomless and not spare and busy and len(ready) + len(busy) > 1:
         spare = 1
     return [*idle, *busy[:spare]]
 
@@ -170,7 +178,7 @@ def _failure(service: Service, own: Sequence[ReplicaSeen], others: Sequence[Repl
     for one in own:
         if one.made_s < service.version.since_s:
             continue  # Of an earlier time in which this version was tried.
-        if one.state in (JobState.FAILED, JobState.SUCCEEDED):
+        if one.failed:
             return f"{one.job} ended: {one.reason or one.state.value}"
         if one.alive and (_is_late(one, now_s) or one.hangs):
             return f"{one.job} does not answer"

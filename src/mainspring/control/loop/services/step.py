@@ -82,6 +82,7 @@ class ServiceStep:
             answered=0 if serving is None else serving.answered,
             missed=0 if serving is None else serving.missed,
             reason=job.reason,
+            asked=record.asked,
         )
 
 

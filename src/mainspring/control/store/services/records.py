@@ -8,6 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from mainspring.control.store.ledger import StopCause
 from mainspring.control.store.records import ATTEMPT_LIVE, JOB_ROWS, JobRecord, read_text, text_of
 from mainspring.control.store.schema import attempts, jobs, service_replicas, services
 from mainspring.domain.answers import NewScale
@@ -60,7 +61,10 @@ class Service:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaRecord:
-    """One replica: its job, and its attempt that has not ended, if there is one, with what it told last."""
+    """One replica: its job, and its attempt that has not ended, if there is one, with what it told last.
+
+    `asked` tells that somebody has asked it to end: a policy server that was ends well.
+    """
 
     job: JobRecord
     version: int
@@ -69,6 +73,7 @@ class ReplicaRecord:
     granted_s: float | None = None
     heard_s: float | None = None
     ranks: tuple[RankStatus, ...] = ()
+    asked: bool = False
 
     @property
     def rank(self) -> RankStatus | None:
@@ -136,15 +141,18 @@ def replicas_of(connection: sa.Connection, name: str) -> tuple[ReplicaRecord, ..
     live = sa.select(*columns, attempts.c.ranks).where(attempts.c.state.in_(ATTEMPT_LIVE))
     rows: Any = connection.execute(live.where(attempts.c.job_id.in_(versions)))
     held = {row.job_id: row for row in rows}
-    return tuple(_replica(job, versions[job.id], held.get(job.id)) for job in found)
+    ended = sa.select(attempts.c.job_id).where(attempts.c.stop_cause == StopCause.CANCEL.value)
+    asked = set(connection.execute(ended.where(attempts.c.job_id.in_(versions))).scalars())
+    return tuple(_replica(job, versions[job.id], held.get(job.id), asked=job.id in asked) for job in found)
 
 
-def _replica(job: JobRecord, version: int, attempt: Any) -> ReplicaRecord:
+def _replica(job: JobRecord, version: int, attempt: Any, *, asked: bool) -> ReplicaRecord:
     if attempt is None:
-        return ReplicaRecord(job=job, version=version)
+        return ReplicaRecord(job=job, version=version, asked=asked)
     return ReplicaRecord(
         job=job,
         version=version,
+        asked=asked,
         attempt=AttemptId(attempt.id),
         cluster=ClusterName(attempt.cluster),
         granted_s=attempt.granted_s,
