@@ -15,9 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from mainspring.data import View, gather
+from mainspring.data import View
 from mainspring.data.loader.order import Integers
-from mainspring.train.feed import history_of
 from mainspring.train.inputs.fitting import Fitting
 from mainspring.train.inputs.sources import OpenSource, Sources
 from mainspring.train.models.shapes import LanguageRecipe, Policy
@@ -87,12 +86,9 @@ class HeldOut:
 
     def _batch(self, group: _Group) -> Mapping[str, NDArray[Any]]:
         """Returns this process's part of a group's batch."""
-        policy, share = self._recipe.policy, self._share
+        share = self._share
         rows = group.rows[share.rank :: share.world_size]
-        batch = gather(
-            group.view, rows, horizon=policy.horizon, history=history_of(policy), cameras=group.source.cameras
-        )
-        arrays = self._fitting.of(group.source, group.view, rows, batch)
+        arrays = self._fitting.gathered(group.source, group.view, rows)
         counted = np.arange(len(group.rows))[share.rank :: share.world_size] < group.count
         return {**arrays, "valid": arrays["valid"] & counted[:, None]}
 
