@@ -22,7 +22,7 @@ from mainspring.train.inputs.sources import OpenSource, Sources
 from mainspring.train.models.shapes import LanguageRecipe, Policy
 from mainspring.train.policy import row_keys, summed_loss
 from mainspring.train.recipe import HeldOutRecipe, Recipe
-from mainspring.train.state.sharding import Share, place_batch
+from mainspring.train.state.sharding import WHOLE, Share, place_batch
 from mainspring.train.steps.state import TrainState
 
 LOSS = "held_out_loss"
@@ -145,4 +145,4 @@ def _make_loss(recipe: Recipe, mesh: jax.sharding.Mesh) -> Any:
             summed = summed_loss(state.in_use(recipe), state.statistics, policy, batch, keys)
         return jnp.stack([summed, batch["valid"].sum().astype(summed.dtype)])
 
-    return jax.jit(loss)
+    return jax.jit(loss, out_shardings=jax.sharding.NamedSharding(mesh, WHOLE))
