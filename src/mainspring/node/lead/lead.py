@@ -194,9 +194,9 @@ class Lead:
             case wire.Unknown():
                 self._outbox.unknown(agent, message)
             case wire.RankProgress() | wire.GenerationPrepared() | wire.RestoreFailed() | wire.RankExited():
-                pass  # It came too late to matter.
+                pass  # It came too late to matter; below too, or it is for the host, or a mere sign of life.
             case wire.RankLeft() | wire.StandbyAllowed() | wire.Done():
-                pass  # As above; or for the host, which passes it on; or a mere sign of life.
+                pass
 
     # ------------------------------------------------------------ agents
 
