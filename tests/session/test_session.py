@@ -288,3 +288,25 @@ def test_results_reach_the_agent_and_must_be_finite(agent: Agent) -> None:
     with pytest.raises(InvalidInput, match="finite"):
         session.result({"success": float("inf")})
     session.close()
+
+
+def test_newest_snapshot_of_a_generation_is_read_back_from_the_arena(agent: Agent) -> None:
+    session = agent.session()
+    assert session.newest_snapshot() is None
+    for step in (1, 2):
+        session.snapshot(step, [Block.whole("w", np.full(3, step, np.float32))], {"at": step})
+    newest = session.newest_snapshot()
+    assert newest is not None
+    assert (newest.step, newest.state, newest.array("w").tolist()) == (2, {"at": 2}, [2.0, 2.0, 2.0])
+    agent.refuse_slots = "full"
+    assert not session.snapshot(3, [Block.whole("w", np.zeros(3, np.float32))])
+    newest = session.newest_snapshot()
+    assert newest is not None
+    assert newest.step == 2
+
+
+def test_step_that_went_wrong_is_told_to_the_agent(agent: Agent) -> None:
+    session = agent.session()
+    session.upset(7, kind="spike", answer="skip", words="loss 9")
+    assert agent.wait(wire.UpsetReport) == wire.UpsetReport(step=7, upset="spike", answer="skip", words="loss 9")
+    alone().upset(7, kind="spike", answer="skip", words="loss 9")

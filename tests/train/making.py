@@ -6,7 +6,7 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +28,7 @@ from tests.session.agent import WAIT_LIMIT_S, Agent, welcome
 DIMS = 3
 RATE_HZ = 20
 PERIOD_NS = 50_000_000
+Kind = TypeVar("Kind")
 BY_HEART = OptimizerRecipe(learning_rate=1e-2, warmup_steps=10, weight_decay=0.0)
 
 
@@ -121,6 +122,12 @@ class Desk:
         for session in self._sessions:
             session.left()  # Waits until the agent has them.
         return [commit.step for commit in self._agent.all(wire.SnapshotCommit)]
+
+    def said(self, kind: type[Kind]) -> list[Kind]:
+        """Returns all messages of one kind, oldest first."""
+        for session in self._sessions:
+            session.left()
+        return self._agent.all(kind)
 
     def join(self, *, resume_from: int = -1) -> Session:
         """Returns the session of a new life of the rank; one that resumes is not asked to leave again."""

@@ -15,14 +15,15 @@ from mainspring.data.features import ACTION, STATE
 from mainspring.data.loader.loader import Component, Fit, Loader, Sampling
 from mainspring.domain.errors import InvalidInput, NotFound, nearest
 from mainspring.train.feed import history_of
-from mainspring.train.models.shapes import LanguageRecipe, Signature
+from mainspring.train.models.shapes import LanguageRecipe, Signature, VlaRecipe
+from mainspring.train.models.vla import check_width
 from mainspring.train.policy import check_relative
 from mainspring.train.recipe import Recipe
 from mainspring.train.robots import RobotRecipe, SourceRecipe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Source:
+class GivenView:
     """A view that a run learns from.
 
     Args:
@@ -45,7 +46,7 @@ class OpenSource:
         cameras: At each of the policy's views, "" for one that the robot lacks; () for a policy without eyes.
     """
 
-    source: Source
+    source: GivenView
     recipe: SourceRecipe
     kind: RobotRecipe
     robot: int
@@ -73,8 +74,8 @@ class Sources:
         NotFound: One of the recipe's is not given.
     """
 
-    def __init__(self, recipe: Recipe, given: View | Sequence[Source]) -> None:
-        sources = (Source(view=given),) if isinstance(given, View) else tuple(given)
+    def __init__(self, recipe: Recipe, given: View | Sequence[GivenView]) -> None:
+        sources = (GivenView(view=given),) if isinstance(given, View) else tuple(given)
         self.recipe = recipe
         self.opened = tuple(self._opened(named, sources) for named in recipe.data.sources)
         names = [named.name for named in recipe.data.sources]
@@ -86,7 +87,7 @@ class Sources:
             self._check(one)
         self.signature = self._signature()
 
-    def _opened(self, named: SourceRecipe, given: Sequence[Source]) -> OpenSource:
+    def _opened(self, named: SourceRecipe, given: Sequence[GivenView]) -> OpenSource:
         found = [source for source in given if source.name == named.name]
         if len(found) != 1:
             raise NotFound(
@@ -148,13 +149,16 @@ class Sources:
             return Signature(state_dim=0, action_dim=0)
         first = self.opened[0]
         views, size = len(first.cameras), first.view.manifest.recipe.image_size if first.cameras else 0
-        return Signature(
+        signature = Signature(
             state_dim=max(one.dims(STATE) for one in self.opened),
             action_dim=max(one.dims(ACTION) for one in self.opened),
             image_views=views,
             image_height=size,
             image_width=size,
         )
+        if isinstance(policy, VlaRecipe):
+            check_width(policy, signature)
+        return signature
 
     def components(self, robot: int | None = None) -> list[Component]:
         """Returns what a loader mixes.

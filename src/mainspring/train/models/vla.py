@@ -58,6 +58,20 @@ def vla_model(policy: VlaRecipe) -> Model:
 
 
 def _initial_weights(policy: VlaRecipe, key: jax.Array, signature: Signature) -> Weights:
+    check_width(policy, signature)
+    return drawn(key, fresh_vla(policy))
+
+
+def check_width(policy: VlaRecipe, signature: Signature) -> None:
+    """Checks that a policy is wide enough for the data.
+
+    Args:
+        policy: The policy's shape.
+        signature: The data's dimensions.
+
+    Raises:
+        InvalidInput: It has fewer dimensions.
+    """
     most = max(signature.state_dim, signature.action_dim)
     if most > policy.action_dim:
         raise InvalidInput(
@@ -66,7 +80,6 @@ def _initial_weights(policy: VlaRecipe, key: jax.Array, signature: Signature) ->
             wanted=f"at most {policy.action_dim}",
             next_step=f"set policy.action_dim to {most}",
         )
-    return drawn(key, fresh_vla(policy))
 
 
 def _loss(policy: VlaRecipe, weights: Weights, batch: Arrays, keys_B: jax.Array) -> jax.Array:

@@ -48,6 +48,11 @@ class Measures(NamedTuple):
     upset: float
     usual: float
 
+    @property
+    def told(self) -> dict[str, float]:
+        """Returns those that people are told, by name."""
+        return {name: getattr(self, name) for name in ("loss", "gradient_norm", "parameter_norm", "learning_rate")}
+
     @staticmethod
     def of(array: NDArray[np.float32]) -> Measures:
         """Returns the measures in an array that came from the device."""
