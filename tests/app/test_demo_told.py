@@ -56,9 +56,7 @@ def test_show_in_small_form_goes_through_and_fills_every_cell(tmp_path: Path) ->
 @pytest.mark.soak
 @pytest.mark.timeout(3_000)
 def test_policy_goes_where_words_that_it_never_read_say_and_nowhere_else(tmp_path: Path) -> None:
-
     report = shown(tmp_path / "demo", timeout_s=2_900)
-
     assert report["generations"] == 2
     for (told, wanted), rate in cells(report).items():
         assert rate >= 0.9 if told == wanted else rate <= 0.1, (told, wanted, rate)

@@ -153,7 +153,7 @@ def self_times(operations: Iterable[Operation]) -> list[tuple[Operation, float]]
         open_ones: list[list[Any]] = []  # Of operation and its own seconds, outermost first.
         for each in sorted(own, key=lambda one: (one.begun_s, -one.ended_s)):
             while open_ones and open_ones[-1][0].ended_s <= each.begun_s:
-                found.append(tuple(open_ones.pop()))  # type: ignore[arg-type]
+                found.append(tuple(open_ones.pop()))
             if open_ones:
                 open_ones[-1][1] -= min(each.ended_s, open_ones[-1][0].ended_s) - each.begun_s
             open_ones.append([each, each.ended_s - each.begun_s])
