@@ -429,15 +429,6 @@ def test_lead_told_a_result_again_keeps_it_once() -> None:
     assert cluster.of_kind(leads.ResultEvent.kind) == [{"x": "first"}, {"x": "second"}]
 
 
-def test_lead_told_again_of_a_step_that_went_wrong_tells_it_once() -> None:
-    cluster = _stepping(Cluster(1, orders(2)), 3)
-    report = wire.UpsetReport(step=3, upset="spike", answer="roll_back", words="loss 9", to_step=2)
-    for sequence in (1, 2, 1):
-        cluster.feed(Said(agent=0, message=wire.RankUpset(rank=0, report=report, sequence=sequence)))
-    told = {"step": 3, "upset": "spike", "answer": "roll_back", "seen": "loss 9", "to_step": 2}
-    assert cluster.of_kind(leads.StepUpsetEvent.kind) == [told, told]
-
-
 def test_lead_told_of_an_arena_without_room_says_so_once_a_step() -> None:
     cluster = _stepping(Cluster(1, orders(2)), 3)
     for rank in range(2):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from mainspring.domain.errors import InvalidInput
+from mainspring.train.models.flow import observe
 from mainspring.train.models.images import varied_images
 from mainspring.train.models.shapes import ImageRecipe, PolicyRecipe, Signature
 from mainspring.train.policy import (
@@ -147,3 +148,13 @@ def test_varied_images_keep_their_shape_and_only_move_without_tint() -> None:
     rows, columns = np.nonzero(varied[..., 0])[2:]
     assert np.abs(rows - 6).max() <= 2
     assert np.abs(columns - 8).max() <= 2
+
+
+def test_small_policy_sees_zeros_of_a_view_that_is_masked() -> None:
+    policy, batch = SEEING, batch_for(SEEING)
+    views = batch["images"].shape[1]
+    weights = fresh_weights(policy, signature_of(batch, policy))
+    masked = {**batch, "image_valid": np.zeros((len(batch["state"]), views), bool)}
+    seen = np.asarray(observe(weights, policy, masked))
+    assert not seen[:, batch["state"].shape[-1] :].any()
+    assert np.asarray(observe(weights, policy, batch))[:, batch["state"].shape[-1] :].any()

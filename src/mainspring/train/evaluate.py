@@ -12,13 +12,12 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from mainspring.data import View, gather
+from mainspring.data import View
 from mainspring.domain.codec import decode
 from mainspring.domain.errors import DamagedData, InvalidInput
 from mainspring.domain.wire import Detail
-from mainspring.train.feed import history_of
 from mainspring.train.inputs.fitting import Fitting
-from mainspring.train.inputs.sources import Sources
+from mainspring.train.inputs.sources import GivenView, Sources, with_source
 from mainspring.train.lora import merged_arrays
 from mainspring.train.models.arrays import Arrays, Weights
 from mainspring.train.models.attention import PLATFORMS
@@ -27,6 +26,7 @@ from mainspring.train.policy import (
     Statistics,
     model_of,
     sample_actions,
+    signature_of,
     statistics_of_robot,
     unit_statistics,
 )
@@ -183,20 +183,20 @@ def normalised_state(policy: TrainedPolicy, state_BS: NDArray[np.float32], *, ro
     return normalised
 
 
-def held_out_error(policy: TrainedPolicy, view: View, *, seed: int) -> HeldOutError:
+def held_out_error(policy: TrainedPolicy, view: View, *, seed: int, source: str = "") -> HeldOutError:
     """Returns a policy's error on held-out episodes, beside that of doing nothing; together, and by task.
 
     Args:
         view: The held-out side of the view it learned from.
         seed: Of the noise that chunks start from.
+        source: Which of its recipe's sources the view is a side of.
 
     Raises:
         InvalidInput: The view does not fit the policy, or it is a language model.
     """
-    shape = policy.recipe.policy
-    sources = Sources(policy.recipe, view)
-    source, signature = sources.opened[0], sources.signature
-    fitting = Fitting(sources, jax.tree.map(np.asarray, policy.statistics))
+    sources = Sources(with_source(policy.recipe, source), [GivenView(name=source, view=view)], policy.signature)
+    opened, fitting = sources.opened[0], Fitting(sources, jax.tree.map(np.asarray, policy.statistics))
+    signature = signature_of(fitting.gathered(opened, view, np.arange(1)), policy.recipe.policy, policy.recipe.data)
     if signature != policy.signature:
         raise InvalidInput("measure an error on held-out episodes", got=str(signature), wanted=str(policy.signature))
     sampler = _sampler(policy)
@@ -206,8 +206,7 @@ def held_out_error(policy: TrainedPolicy, view: View, *, seed: int) -> HeldOutEr
     for first in range(0, len(rows), ROWS_A_CALL):
         wanted = rows[first : first + ROWS_A_CALL]
         padded = np.pad(wanted, (0, ROWS_A_CALL - len(wanted)), mode="edge")  # One shape: compiled once.
-        columns = gather(view, padded, horizon=shape.horizon, history=history_of(shape), cameras=source.cameras)
-        batch = fitting.of(source, view, padded, columns)
+        batch = fitting.gathered(opened, view, padded)
         seen = {name: array for name, array in batch.items() if name not in ("actions", "valid")}
         keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), first), SAMPLES)
         predicted_BTA = np.asarray(sampler(seen, keys), np.float64).mean(axis=0)

@@ -6,7 +6,7 @@ It is asked here, once, before the first step, so that what is wrong is told by 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -68,13 +68,14 @@ class Sources:
     Args:
         recipe: Names them.
         given: A view, or a source for each that the recipe names.
+        signature: Of a policy that is there already, and perhaps wider than these; None for what they have.
 
     Raises:
         InvalidInput: They are not those of the recipe, or not what its policy needs: see `docs/training.md`.
         NotFound: One of the recipe's is not given.
     """
 
-    def __init__(self, recipe: Recipe, given: View | Sequence[GivenView]) -> None:
+    def __init__(self, recipe: Recipe, given: View | Sequence[GivenView], signature: Signature | None = None) -> None:
         sources = (GivenView(view=given),) if isinstance(given, View) else tuple(given)
         self.recipe = recipe
         self.opened = tuple(self._opened(named, sources) for named in recipe.data.sources)
@@ -85,7 +86,7 @@ class Sources:
                 raise InvalidInput("open a run's sources", on=recipe.name, got=got, wanted=nearest(source.name, names))
         for one in self.opened:
             self._check(one)
-        self.signature = self._signature()
+        self.signature = self._signature() if signature is None else signature
 
     def _opened(self, named: SourceRecipe, given: Sequence[GivenView]) -> OpenSource:
         found = [source for source in given if source.name == named.name]
@@ -182,6 +183,23 @@ class Sources:
             InvalidInput: The batch cannot be shared equally, or the sources' pictures differ.
         """
         return Loader(self.components(), sampling_of(self.recipe), rank=rank, world_size=world_size, fit=fit)
+
+
+def with_source(recipe: Recipe, name: str) -> Recipe:
+    """Returns a recipe with one of its sources alone: to look at that side of a mixture.
+
+    Args:
+        recipe: The recipe.
+        name: Of the source.
+
+    Raises:
+        NotFound: There is none of that name.
+    """
+    found = [source for source in recipe.data.sources if source.name == name]
+    if not found:
+        names = [source.name for source in recipe.data.sources]
+        raise NotFound("find a source", on=recipe.name, got=repr(name), wanted=nearest(name, names))
+    return replace(recipe, data=replace(recipe.data, sources=tuple(found)))
 
 
 def sampling_of(recipe: Recipe) -> Sampling:

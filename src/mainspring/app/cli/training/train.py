@@ -136,7 +136,10 @@ def _check(lab: sdk.Lab, recipe: Recipe, views: list[str]) -> None:
         )
         for each in views
     ]
-    Fitting(Sources(recipe, sources)).check_tasks()
+    opened = Sources(recipe, sources)
+    fitting = Fitting(opened)
+    fitting.check_tasks()
+    opened.loader(rank=0, world_size=1, fit=fitting)
 
 
 def differing(base: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
