@@ -55,20 +55,22 @@ def record_episodes(
     spawn = multiprocessing.get_context("spawn")  # A fork would copy the locks of the caller's threads.
     recorded = []
     with ProcessPoolExecutor(min(PROCESSES, count), mp_context=spawn) as pool:
-        for episode in pool.map(partial(record_episode, folder, seed, told), range(count), chunksize=EPISODES_A_TURN):
+        for episode in pool.map(
+            partial(record_episode, folder, seed, told=told), range(count), chunksize=EPISODES_A_TURN
+        ):
             recorded.append(episode)
             progress(len(recorded))
     return tuple(recorded)
 
 
-def record_episode(folder: Path, seed: int, told: bool, index: int) -> Recorded:  # noqa: FBT001 - of a `partial`.
+def record_episode(folder: Path, seed: int, index: int, *, told: bool = False) -> Recorded:
     """Records one episode of the expert and returns what came of it.
 
     Args:
         folder: Where the file goes.
         seed: Of the series of starts.
-        told: See `record_episodes`.
         index: Which start of the series.
+        told: See `record_episodes`.
     """
     world = _places() if told else _world()
     facts = world.facts()

@@ -1,8 +1,8 @@
 """The lead's state machine: declares generations, chooses where each resumes and who runs in it, decides the outcome.
 
 Pure: `handle` takes one piece of news and the time, and returns what must be done; `lead_host` does it. Parts keep
-their state to themselves and answer with decisions (`Beginning`, `Ending`, `PlannedChange`), which are followed here.
-Every message may be repeated: agents say everything again when they rejoin.
+their state and answer with decisions (`Beginning`, `Ending`, `PlannedChange`), which are followed here. Every message
+may be repeated: agents say everything again when they rejoin.
 
     GATHERING -> (FINDING ->) PREPARING -> RUNNING -> STORING -> DRAINING -> OVER
                      ^          |   ^         |
@@ -196,9 +196,9 @@ class Lead:
             case wire.Unknown():
                 self._outbox.unknown(agent, message)
             case wire.RankProgress() | wire.GenerationPrepared() | wire.RestoreFailed() | wire.RankExited():
-                pass  # It came too late to matter.
+                pass  # It came too late to matter; below too, or it is for the host, or a mere sign of life.
             case wire.RankLeft() | wire.StandbyAllowed() | wire.Done():
-                pass  # As above; or for the host, which passes it on; or a mere sign of life.
+                pass
 
     # ------------------------------------------------------------ agents
 
@@ -298,8 +298,7 @@ class Lead:
 
     def _begin(self, beginning: Beginning) -> None:
         """Starts the next generation, from the newest step that can be had."""
-        ending = self._running.ending(beginning.cause)
-        if ending is not None:
+        if (ending := self._running.ending(beginning.cause)) is not None:
             self._end(ending)
             return
         self.generation = max(self.generation, self._roster.newest_generation) + 1

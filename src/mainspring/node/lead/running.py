@@ -27,6 +27,8 @@ from mainspring.node.lead.watch.replicas import Divergence
 from mainspring.node.lead.watch.stacks import StackLook
 from mainspring.node.lead.watch.stragglers import Stragglers
 
+FAILURE_LENGTH_MAX = 1_000  # Of why there is no profile: a line or two.
+
 
 @final
 class RunningGeneration:
@@ -203,24 +205,25 @@ class RunningGeneration:
                     self._ledger.served(self._outbox.now_s, ready=message.serving.ready)
 
     def told(self, message: wire.RankResult | wire.RankUpset | wire.ProfileKept) -> None:
-        """Takes what a rank gave, or what went wrong with it; what is told again is ignored."""
+        """Takes what a rank gave, or word of a step that went wrong; what is told again is ignored."""
         if isinstance(message, wire.ProfileKept):
-            failure = message.failure[:1_000]
-            told_of = leads.ProfileKeptEvent(
-                id=message.id, rank=message.rank, size_bytes=message.size_bytes, failure=failure
+            words = message.failure[:FAILURE_LENGTH_MAX]
+            kept = leads.ProfileKeptEvent(
+                id=message.id, rank=message.rank, size_bytes=message.size_bytes, failure=words
             )
-            self._outbox.event(told_of)
-        elif not self._ranks.result(message.rank, message.sequence):
+            self._outbox.event(kept)
             return
-        elif isinstance(message, wire.RankResult):
-            self._outbox.event(leads.ResultEvent(detail=dict(message.values)))
-        else:
-            told = message.report
-            self._outbox.event(
-                leads.StepUpsetEvent(
-                    step=told.step, upset=told.upset, answer=told.answer, seen=told.words, to_step=told.to_step
+        if not self._ranks.result(message.rank, message.sequence):
+            return
+        match message:
+            case wire.RankResult():
+                self._outbox.event(leads.ResultEvent(detail=dict(message.values)))
+            case wire.RankUpset(report=told):
+                self._outbox.event(
+                    leads.StepUpsetEvent(
+                        step=told.step, upset=told.upset, answer=told.answer, seen=told.words, to_step=told.to_step
+                    )
                 )
-            )
 
     def profile(self, asked: wire.ProfileAsked | None) -> None:
         """Has ranks profiled. It is said again while the wish is fresh; agents do it once, of this generation."""

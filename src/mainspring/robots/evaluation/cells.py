@@ -24,17 +24,16 @@ def play_cells(actor: Actor, *, starts: int, seed: int, progress: Callable[[int]
         seed: Of the starts; the same are played whatever is told.
         progress: Called with the number of finished episodes of all cells.
     """
-    cells: dict[str, float] = {}
+    own: list[EpisodeStart] = []
+    words: list[str] = []
+    names: list[str] = []
     for told in PLACES:
         for number, wanted in enumerate(PLACES):
-            own = [EpisodeStart(seed=seed, index=index * len(PLACES) + number) for index in range(starts)]
-            words = [told.unseen[index % len(told.unseen)] for index in range(starts)]
-            played = play(
-                MetaWorldPlaces, actor, own, told=words, films=0, progress=_onwards(progress, len(cells) * starts)
-            )
-            cells[cell_name(told.name, wanted.name)] = sum(each.solved for each in played) / starts
+            own += [EpisodeStart(seed=seed, index=index * len(PLACES) + number) for index in range(starts)]
+            words += [told.unseen[index % len(told.unseen)] for index in range(starts)]
+            names += [cell_name(told.name, wanted.name)] * starts
+    played = play(MetaWorldPlaces, actor, own, told=words, films=0, progress=progress)
+    cells: dict[str, float] = dict.fromkeys(names, 0.0)
+    for name, each in zip(names, played, strict=True):
+        cells[name] += each.solved / starts
     return cells
-
-
-def _onwards(progress: Callable[[int], object], before: int) -> Callable[[int], object]:
-    return lambda done: progress(before + done)

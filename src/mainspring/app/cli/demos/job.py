@@ -56,7 +56,7 @@ TOLD_EPISODES, TOLD_STARTS = 60, 50  # Of each place.
 TOLD_CHANGES = {  # It sees no pictures, and hears its task.
     "policy": {"image": None, "relative_actions": False, "action_dim": len(TOLD_STATE_NAMES), "prompt_length": 48},
     "data": {"tokenizer": BYTES},
-    "steps": 2_500,
+    "steps": 4_000,
 }
 PLACED_S_MAX = 10.0
 END_S_MAX = 30.0
