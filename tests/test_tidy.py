@@ -23,7 +23,8 @@ ATTRIBUTES_MAX = 15
 ARGUMENTS_MAX = 7
 FILES_MAX = 12
 ALIKE_MAX = 20  # Where all files of a package are of one kind.
-ALIKE = {"data/readers", "data/readers/episodes", "control/store/migrations/versions"}  # Readers; migrations.
+ALIKE = {"data/readers", "data/readers/episodes"}  # Readers.
+LOGS = {"control/store/migrations/versions"}  # Migrations: what was released stays, and each release may add to it.
 
 
 def _tracked(pattern: str) -> list[Path]:
@@ -99,7 +100,8 @@ def test_release_is_the_one_of_the_package_and_has_news() -> None:
 
 def test_packages_hold_few_files() -> None:
     counts = Counter(str(path.parent) for path in _modules() if path.name != "__init__.py")
-    assert not {name: count for name, count in counts.items() if count > (ALIKE_MAX if name in ALIKE else FILES_MAX)}
+    bounded = {name: count for name, count in counts.items() if name not in LOGS}
+    assert not {name: count for name, count in bounded.items() if count > (ALIKE_MAX if name in ALIKE else FILES_MAX)}
 
 
 def test_classes_that_are_no_values_stay_small() -> None:

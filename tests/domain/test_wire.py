@@ -25,6 +25,7 @@ NODE += (
     " StacksDumped ShareStored StoreFailed RestoreFailed AgentLeaving AgentDrained PrepareGeneration StartRanks LeaveAt"
 )
 NODE += " SnapshotPace DumpStacks StoreStep EndAgent AgentChallenge AgentProof AgentWelcome CopyBegin IndexRequest"
+NODE += " StepSample"
 NODE += " Index IndexEntry BytesRequest BytesFollow Holder Holding RankPlace"
 CONTROLLER = "Register Orders RoleOrders Heartbeat HeartbeatReply LeadEvent RankStatus AtRisk"
 CONTROLLER += " CredentialsWanted ViewCredentialsWanted StoreCredentials HealthBatch HealthTaken"
@@ -37,6 +38,8 @@ PEOPLE += " TokenView RecordingClaim WaitingUse Blocked Login LoginOffer NewNoti
 PEOPLE += " HoldView NewHold NewPriority NewSize NodeView PlanLine Verdict JobHistory Sweep HeldOnes HeldView"
 PEOPLE += " ClosedNode PastAttempt PastCluster PastFleet Adopted NotAdopted"
 PEOPLE += " HealthEventView HealthFinding HealthRuleView Incident NewClosure NodeChange NodeClosure NodeHealthView"
+PEOPLE += " JobSamples MetricSeries RankTimes PromiseDay PromiseView DatasetView DatasetDetail DatasetFreshness"
+PEOPLE += " VersionView CandidateView LineageLink EpisodeView EpisodeCurve EpisodeDetail"
 PEOPLE += " Reason ClusterGlance ClusterMap FailedGlance Glance JobGlance QueueGlance RackView"
 ENGINES = "FarAlive FarAnswer FarCall FarPart OpenKubernetes OpenSlurm"
 STARTER = """

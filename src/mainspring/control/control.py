@@ -13,7 +13,6 @@ from mainspring.control.loop.leadership import Leadership
 from mainspring.control.loop.loop import Loop, new_writers
 from mainspring.control.loop.plan_cycle import PlanCycle
 from mainspring.control.service import agents
-from mainspring.control.service.datasets import Datasets
 from mainspring.control.service.goodput import goodput_of, goodput_report
 from mainspring.control.service.health import Pulse
 from mainspring.control.service.lists import JobFilter, count_jobs
@@ -22,11 +21,12 @@ from mainspring.control.service.nodes.care import NodeCare
 from mainspring.control.service.people import People
 from mainspring.control.service.questions import Questions
 from mainspring.control.service.retention.sweeping import Keeping
-from mainspring.control.service.samples import Samples
 from mainspring.control.service.steering.jobs import Steering
 from mainspring.control.service.steering.pausing import Pauses
 from mainspring.control.service.steering.repeats import Repeats
 from mainspring.control.service.steering.restores import Restores
+from mainspring.control.service.stored.datasets import Datasets
+from mainspring.control.service.stored.samples import Samples
 from mainspring.control.service.submits import Submits, array_of, view_new
 from mainspring.control.service.views import Progress, find_job, list_jobs, view_clusters, view_job
 from mainspring.control.state.fleet import FleetView
