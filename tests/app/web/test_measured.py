@@ -64,6 +64,9 @@ def test_job_shows_its_curves_beside_anothers_and_nothing_of_it_is_markup(
         expect(page.locator("#sheet-differences")).to_contain_text("equal")
         assert page.locator("img").count() == 0
         assert (seen.wrong, seen.serious()) == ([], [])
+        seen.go(f"{PAGES}/jobs/{running}")
+        expect(page.locator("#sheet-differences")).to_have_count(0)
+        expect(page.locator("#sheet-metrics")).to_be_visible()
         seen.go(f"{PAGES}/jobs/{running}?beside=no-such-job")
         expect(page.locator(".note.warn").last).to_contain_text("no-such-job")
 
