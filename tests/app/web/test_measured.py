@@ -110,7 +110,7 @@ def test_data_is_shown_with_lineage_episodes_pictures_and_curves(
         page.locator("#sheet-versions a", has_text="stack@1").click()
         page.locator("#sheet-episodes tbody a").first.click()
         expect(page.locator("h1")).to_contain_text("stack")
-        page.wait_for_function("document.querySelector('img.strip').naturalWidth >= 1000")
+        until(seen.has_pictures, "pictures to be decoded")
         expect(page.locator('[data-chart="columns"]')).to_have_count(2)
         assert (seen.wrong, seen.serious(), seen.overflow() <= 0) == ([], [], True)
         for path, words in {"/data/nope": "nope", "/data/stack/9": "stack@9", "/data/stack/1/zz": "zz"}.items():

@@ -120,7 +120,7 @@ def _lab(home: Path) -> Iterator[Lab]:
 def _picture(seen: Watched, name: str, path: str, folder: Path, *, at: str = "") -> str:
     seen.go(PAGES + path)
     if seen.page.locator("img.strip").count():
-        seen.page.wait_for_function("document.querySelector('img.strip').naturalWidth > 0")
+        until(seen.has_pictures, "pictures to be decoded")
     if at:
         seen.page.locator(at).evaluate("one => window.scrollTo(0, one.getBoundingClientRect().top + scrollY - 70)")
     seen.page.wait_for_timeout(500.0)  # Charts are drawn a moment after what they are drawn in.
