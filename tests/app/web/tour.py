@@ -122,7 +122,7 @@ def _picture(seen: Watched, name: str, path: str, folder: Path, *, at: str = "")
     if seen.page.locator("img.strip").count():
         until(seen.has_pictures, "pictures to be decoded")
     if at:
-        seen.page.locator(at).evaluate("one => window.scrollTo(0, one.getBoundingClientRect().top + scrollY - 70)")
+        seen.page.locator(at).evaluate("one => window.scrollTo(0, one.getBoundingClientRect().top + scrollY - 120)")
     seen.page.wait_for_timeout(500.0)  # Charts are drawn a moment after what they are drawn in.
     seen.page.screenshot(path=folder / f"{name}.png")
     assert not seen.wrong, seen.wrong
