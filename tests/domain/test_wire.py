@@ -26,6 +26,7 @@ NODE += (
     " StacksDumped ShareStored StoreFailed RestoreFailed AgentLeaving AgentDrained PrepareGeneration StartRanks LeaveAt"
 )
 NODE += " SnapshotPace DumpStacks StoreStep EndAgent AgentChallenge AgentProof AgentWelcome CopyBegin IndexRequest"
+NODE += " StepSample"
 NODE += " Index IndexEntry BytesRequest BytesFollow Holder Holding RankPlace"
 CONTROLLER = "Register Orders RoleOrders Heartbeat HeartbeatReply LeadEvent RankStatus Serving AtRisk"
 CONTROLLER += " ProfileAsked"
@@ -40,6 +41,8 @@ PEOPLE += " HoldView NewHold NewPriority NewSize NodeView PlanLine Verdict JobHi
 PEOPLE += " EvaluationRuleView EvaluationRun NewEvaluationRule NewProfile ProfileView"
 PEOPLE += " ClosedNode PastAttempt PastCluster PastFleet Adopted NotAdopted"
 PEOPLE += " HealthEventView HealthFinding HealthRuleView Incident NewClosure NodeChange NodeClosure NodeHealthView"
+PEOPLE += " JobSamples MetricSeries RankTimes PromiseDay PromiseView DatasetView DatasetDetail DatasetFreshness"
+PEOPLE += " VersionView CandidateView LineageLink EpisodeView EpisodeCurve EpisodeDetail"
 PEOPLE += " Reason ClusterGlance ClusterMap FailedGlance Glance JobGlance QueueGlance RackView"
 PEOPLE += " NewScale NewService NewVersion ReplicaView ServiceView"
 ENGINES = "FarAlive FarAnswer FarCall FarPart OpenKubernetes OpenSlurm"

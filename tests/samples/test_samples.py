@@ -20,9 +20,9 @@ from mainspring.domain.ids import JobId, RoleName
 from mainspring.domain.wire import RankPlace, RankProgress, StepSample
 from mainspring.objects import open_store
 from mainspring.samples import (
-    Part,
     PartName,
     Recorder,
+    SamplePart,
     SampleReader,
     curve_of,
     heat_of,
@@ -62,7 +62,7 @@ def told(
     return RankProgress(generation=generation, rank=rank, step=step, time_s=time_s, samples=samples)
 
 
-def stretches(*parts: Part) -> list[Stretch]:
+def stretches(*parts: SamplePart) -> list[Stretch]:
     return [Stretch(name=PartName(number=1, epoch=1, part=number), part=part) for number, part in enumerate(parts)]
 
 
@@ -206,7 +206,7 @@ def test_window_without_a_step_says_so_after_a_while_and_windows_grow_with_their
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=400), st.integers(2, 50))
 def test_curves_of_few_points_keep_the_least_and_the_most(values: list[float], points: int) -> None:
     count = len(values)
-    part = Part(
+    part = SamplePart(
         names=("loss",),
         generation=np.ones(count, np.int32),
         step=np.arange(count),

@@ -24,8 +24,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 
-from mainspring.control.api_arrivals import Arrivals, received
-from mainspring.control.api_datasets import pictures
+from mainspring.control.api_arrivals import Arrivals, pictures, received
 from mainspring.control.api_load import RETRY_AFTER_S, Familiar, InFlight
 from mainspring.control.api_metrics import Measured, Metrics, read_metrics
 from mainspring.control.api_releases import Releases, calls_newer, request_id

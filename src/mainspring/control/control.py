@@ -21,8 +21,6 @@ from mainspring.control.service.nodes.care import NodeCare
 from mainspring.control.service.people import People
 from mainspring.control.service.questions import Questions
 from mainspring.control.service.reports.accounts import Accounts
-from mainspring.control.service.reports.datasets import Datasets
-from mainspring.control.service.reports.samples import Samples
 from mainspring.control.service.retention.sweeping import Keeping
 from mainspring.control.service.serving.services import Services
 from mainspring.control.service.steering.jobs import Steering
@@ -30,6 +28,8 @@ from mainspring.control.service.steering.pausing import Pauses
 from mainspring.control.service.steering.profiling import Profiling
 from mainspring.control.service.steering.repeats import Repeats
 from mainspring.control.service.steering.restores import Restores
+from mainspring.control.service.stored.datasets import Datasets
+from mainspring.control.service.stored.samples import Samples
 from mainspring.control.service.submits import Submits, array_of, view_new
 from mainspring.control.service.views import Progress, find_job, list_jobs, progress_of, view_clusters, view_job
 from mainspring.control.state.fleet import FleetView

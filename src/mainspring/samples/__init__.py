@@ -1,7 +1,7 @@
 """What ranks measured, step by step: how it is gathered, kept in the object store, and read again."""
 
-from mainspring.samples.parts import Part as Part
 from mainspring.samples.parts import PartName as PartName
+from mainspring.samples.parts import SamplePart as SamplePart
 from mainspring.samples.parts import pack as pack
 from mainspring.samples.parts import part_key as part_key
 from mainspring.samples.parts import samples_folder as samples_folder

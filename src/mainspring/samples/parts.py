@@ -41,7 +41,7 @@ _KINDS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Part:
+class SamplePart:
     """A stretch of samples: rows of one step report each, and windows in which each rank's steps are averaged.
 
     Args:
@@ -99,7 +99,7 @@ def part_name(key: str) -> PartName | None:
     return None if found is None else PartName(number=int(found[1]), epoch=int(found[2]), part=int(found[3]))
 
 
-def pack(part: Part) -> bytes:
+def pack(part: SamplePart) -> bytes:
     """Returns a part as the bytes of its file."""
     named = np.frombuffer(json.dumps(part.names).encode(), np.uint8)
     arrays = {name: named if name == "names" else getattr(part, name).astype(_KINDS[name][0]) for name in _KINDS}
@@ -108,7 +108,7 @@ def pack(part: Part) -> bytes:
     return made.getvalue()
 
 
-def unpack(data: bytes, *, on: str) -> Part:
+def unpack(data: bytes, *, on: str) -> SamplePart:
     """Returns the part that a file holds.
 
     Args:
@@ -138,9 +138,9 @@ def unpack(data: bytes, *, on: str) -> Part:
         )
         if not whole:
             raise ValueError("arrays that do not fit together")
-    except (ValueError, zipfile.BadZipFile, EOFError, OSError, NotImplementedError, RecursionError) as error:
+    except (ValueError, zipfile.BadZipFile, EOFError, OSError, RuntimeError) as error:
         raise DamagedData("read samples", on=on, got=str(error)[:200] or "no archive") from error
-    return Part(names=tuple(names), **found)
+    return SamplePart(names=tuple(names), **found)
 
 
 def _array(data: bytes, kind: str, axes: int) -> Array:

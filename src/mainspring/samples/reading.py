@@ -18,7 +18,7 @@ import numpy as np
 from mainspring.domain.errors import DamagedData, NotFound
 from mainspring.domain.ids import JobId
 from mainspring.objects import ObjectSeen, ObjectStore
-from mainspring.samples.parts import Array, Part, PartName, part_name, samples_folder, unpack
+from mainspring.samples.parts import Array, PartName, SamplePart, part_name, samples_folder, unpack
 from mainspring.samples.recorder import TIME_PREFIX
 
 KEPT_BYTES = 64 << 20  # Parts of the jobs that are looked at: some ten of a day each.
@@ -32,7 +32,7 @@ class Stretch:
     """A part, and which it is."""
 
     name: PartName
-    part: Part
+    part: SamplePart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -96,7 +96,7 @@ class SampleReader:
         self._store = store
         self._kept_bytes = kept_bytes
         self._lock = threading.Lock()
-        self._held: OrderedDict[ObjectSeen, Part] = OrderedDict()
+        self._held: OrderedDict[ObjectSeen, SamplePart] = OrderedDict()
         self._size_bytes = 0
 
     def read(self, job: JobId, *, attempt: int | None = None) -> Sequence[Stretch]:
@@ -118,7 +118,7 @@ class SampleReader:
             parts = list(pool.map(lambda name: self._part(found[name]), wanted)) if wanted else []
         return [Stretch(name=name, part=part) for name, part in zip(wanted, parts, strict=True) if part is not None]
 
-    def _part(self, seen: ObjectSeen) -> Part | None:
+    def _part(self, seen: ObjectSeen) -> SamplePart | None:
         with self._lock:
             if (held := self._held.get(seen)) is not None:
                 self._held.move_to_end(seen)

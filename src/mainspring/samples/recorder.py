@@ -16,7 +16,7 @@ from mainspring.domain.goodput import TimeUse
 from mainspring.domain.ids import RoleName
 from mainspring.domain.wire import RankPlace, RankProgress, StepSample
 from mainspring.domain.wire.rank import METRIC_NAME_LENGTH_MAX
-from mainspring.samples.parts import CELLS_MAX, NAMES_MAX, Array, Part
+from mainspring.samples.parts import CELLS_MAX, NAMES_MAX, Array, SamplePart
 
 TIME_PREFIX = "time/"  # Of what we measure ourselves, in seconds a step: "time/step", "time/data", ...
 ROWS_WHOLE = 500_000  # Kept one by one: 14 hours at ten steps a second. Of the next as many every second, then fourth.
@@ -177,7 +177,7 @@ class Recorder:
             self._names[name] = len(self._names)
         return name
 
-    def part(self) -> Part:
+    def part(self) -> SamplePart:
         """Returns what was kept since the last `seal`."""
         values = np.full((len(self._rows), len(self._names)), nan)
         for number, row in enumerate(self._rows):
@@ -189,7 +189,7 @@ class Recorder:
         for number, (_, _, means) in enumerate(self._windows):
             for rank, (mean_s, waited) in means.items():
                 step_s[number, column[rank]], share[number, column[rank]] = mean_s, waited
-        return Part(
+        return SamplePart(
             names=tuple(self._names),
             generation=_column([row[0] for row in self._rows], np.int32),
             step=_column([row[1] for row in self._rows], np.int64),
@@ -202,7 +202,7 @@ class Recorder:
             data_share=share,
         )
 
-    def seal(self, part: Part) -> None:
+    def seal(self, part: SamplePart) -> None:
         """Begins another part after one that is stored; what came since then is in the next one."""
         del self._rows[: len(part.step)]
         del self._windows[: len(part.from_s)]

@@ -55,7 +55,7 @@ class Granted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class LoginAsked:
     """What one log-in with a browser is known by: to us alone (the verifier), and in what comes back."""
 
     verifier: str = field(repr=False)
@@ -63,7 +63,7 @@ class Asked:
     nonce: str
 
     @classmethod
-    def drawn(cls) -> Asked:
+    def drawn(cls) -> LoginAsked:
         """Returns one that nobody can guess."""
         verifier, state, nonce = (secrets.token_urlsafe(_RANDOM_BYTES) for _ in range(3))
         return cls(verifier=verifier, state=state, nonce=nonce)
@@ -80,14 +80,14 @@ def by_browser(offer: LoginOffer, show: Callable[[str], None]) -> Granted:
         NotAllowed: They, or the provider, did not want to.
         Unavailable: The provider does not answer, or nobody logged in within `LOGIN_S_MAX`.
     """
-    asked = Asked.drawn()
+    asked = LoginAsked.drawn()
     with _Loopback(asked.state) as loopback:
         show(address_to_log_in(offer, asked, loopback.url))
         answer = loopback.wait()
     return taken(offer, asked, loopback.url, answer)
 
 
-def address_to_log_in(offer: LoginOffer, asked: Asked, back: str) -> str:
+def address_to_log_in(offer: LoginOffer, asked: LoginAsked, back: str) -> str:
     """Returns the address at which a person logs in with a browser.
 
     Args:
@@ -112,7 +112,7 @@ def address_to_log_in(offer: LoginOffer, asked: Asked, back: str) -> str:
     return f"{start}{'&' if '?' in start else '?'}{urlencode(words)}"
 
 
-def taken(offer: LoginOffer, asked: Asked, back: str, answer: Mapping[str, str]) -> Granted:
+def taken(offer: LoginOffer, asked: LoginAsked, back: str, answer: Mapping[str, str]) -> Granted:
     """Returns what the provider gives for what it sent the browser back with.
 
     Args:

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from mainspring.app.base.calls import PAGES
-from mainspring.app.base.oidc import LOGIN_S_MAX, Asked, address_to_log_in, taken
+from mainspring.app.base.oidc import LOGIN_S_MAX, LoginAsked, address_to_log_in, taken
 from mainspring.app.web.entry import own_path
 from mainspring.app.web.inside import NOT_FOUND, Inside, Refusal
 from mainspring.domain.answers import Login, LoginOffer
@@ -40,7 +40,7 @@ async def sent(request: Request, offer: LoginOffer) -> Response:
     Raises:
         Unavailable: The provider does not answer.
     """
-    asked, wanted = Asked.drawn(), own_path(request.query_params.get("next", ""))
+    asked, wanted = LoginAsked.drawn(), own_path(request.query_params.get("next", ""))
     where = await to_thread.run_sync(address_to_log_in, offer, asked, _back(request))
     answer = RedirectResponse(where, 303)
     answer.set_cookie(
@@ -69,7 +69,7 @@ async def came_back(request: Request, lab: Inside, offer: LoginOffer) -> tuple[s
         raise NotAllowed(
             "sign in", got="an answer that this browser did not ask for, or too late", next_step=f"go to {PAGES}/in"
         )
-    asked = Asked(state=kept[0], nonce=kept[1], verifier=kept[2])
+    asked = LoginAsked(state=kept[0], nonce=kept[1], verifier=kept[2])
     granted = await to_thread.run_sync(taken, offer, asked, _back(request), given)
     made = await lab.log_in(Login(id_token=granted.id_token, nonce=granted.nonce))
     return made.secret, own_path(kept[3])

@@ -23,17 +23,6 @@ if TYPE_CHECKING:
         TeamUse,
         TeamView,
     )
-    from mainspring.domain.answers.datasets import (
-        CandidateView,
-        DatasetDetail,
-        DatasetFreshness,
-        DatasetView,
-        EpisodeCurve,
-        EpisodeDetail,
-        EpisodeView,
-        LineageLink,
-        VersionView,
-    )
     from mainspring.domain.answers.health import (
         ClosureKind,
         Health,
@@ -76,6 +65,18 @@ if TYPE_CHECKING:
         SubmitBatch,
         SubmittedBatch,
     )
+    from mainspring.domain.answers.measured.datasets import (
+        CandidateView,
+        DatasetDetail,
+        DatasetFreshness,
+        DatasetView,
+        EpisodeCurve,
+        EpisodeDetail,
+        EpisodeView,
+        LineageLink,
+        VersionView,
+    )
+    from mainspring.domain.answers.measured.samples import POINTS_MAX, SERIES_MAX, JobSamples, MetricSeries, RankTimes
     from mainspring.domain.answers.notices import NewNoticePlace, Notice, NoticePlace
     from mainspring.domain.answers.people import (
         ID_TOKEN_LENGTH_MAX,
@@ -109,7 +110,6 @@ if TYPE_CHECKING:
     )
     from mainspring.domain.answers.problems import PROBLEM_TYPE, Problem, error_of, problem_of
     from mainspring.domain.answers.restores import Adopted, HeldOnes, HeldView, NotAdopted
-    from mainspring.domain.answers.samples import POINTS_MAX, SERIES_MAX, JobSamples, MetricSeries, RankTimes
     from mainspring.domain.answers.services import (
         SERVICE_REPLICAS_MAX,
         SERVICES_MAX,

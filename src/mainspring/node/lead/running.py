@@ -24,7 +24,6 @@ from mainspring.node.lead.watch.pace import Pace
 from mainspring.node.lead.watch.progress import Progress
 from mainspring.node.lead.watch.ranks import RankTable
 from mainspring.node.lead.watch.replicas import Divergence
-from mainspring.node.lead.watch.stacks import StackLook
 from mainspring.node.lead.watch.stragglers import Stragglers
 
 FAILURE_LENGTH_MAX = 1_000  # Of why there is no profile: a line or two.
@@ -53,7 +52,6 @@ class RunningGeneration:
         self._failures = Failures(restarts_max=orders.restarts_max)
         self._hangs = Hangs(members.roles, fixed_s=orders.hang_s, stepped_before=orders.furthest_step >= 0)
         self._stragglers = Stragglers()
-        self._look = StackLook()
         self._change: PlannedChange | None = None
         self._generation = 0
         self._resumed = -1
@@ -343,7 +341,6 @@ class RunningGeneration:
     def stacks(self, message: wire.StacksDumped) -> None:
         """Takes where a rank stands."""
         self._hangs.stacks(message)
-        self._look.take(message)
 
     def ask_stacks(self, number: int) -> None:
         """Asks where ranks stand, where people have asked once more.
@@ -351,7 +348,7 @@ class RunningGeneration:
         Args:
             number: How often they have.
         """
-        if self._ranks.any_live and self._look.ask(number, self._outbox.now_s):
+        if self._ranks.any_live and self._hangs.look.ask(number, self._outbox.now_s):
             self._outbox.tell(self._members.active_agents, wire.DumpStacks(generation=self._generation))
 
     def leave(self, change: PlannedChange) -> None:
@@ -399,7 +396,7 @@ class RunningGeneration:
         """Looks at what time has brought; returns what follows."""
         now_s = self._outbox.now_s
         living = [rank for rank in self._members.active if self._ranks.alive(rank)]
-        for told in self._look.due(self._generation, living, now_s):
+        for told in self._hangs.look.due(self._generation, living, now_s):
             self._outbox.event(told)
         unexplained = self._failures.unexplained(now_s)
         if unexplained is not None:

@@ -11,7 +11,7 @@ import typer
 from mainspring.app import render
 from mainspring.app.cli.arguments import Json, LabContext
 from mainspring.app.cli.jobs import JobName
-from mainspring.app.render.samples import comparison, curves_plot, metrics_table, stacks_panel
+from mainspring.app.render.training.samples import comparison, curves_plot, metrics_table, stacks_panel
 from mainspring.app.sdk.lab import Lab
 from mainspring.domain.answers import POINTS_MAX, JobSamples, MetricSeries
 from mainspring.domain.errors import InvalidInput, NotFound
