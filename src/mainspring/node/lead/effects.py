@@ -68,7 +68,7 @@ class FellQuiet:
     agent: int
     again: bool = False
 
-    def told(self, node: NodeName) -> AgentQuietEvent | AgentHeardEvent:
+    def told(self, node: str) -> AgentQuietEvent | AgentHeardEvent:
         """Returns what is told of it."""
         return (AgentHeardEvent if self.again else AgentQuietEvent)(agent=self.agent, node=node)
 

@@ -71,8 +71,8 @@ def told(fault: Fault, model: FaultModel, now_s: float, dice: np.random.Generato
         seen = iter([(0.0, _event("runtime", _node(fault.row), "rank-exit", job=f"job-{fault.number}"))])
     for number, (after_s, event) in enumerate(seen):
         source = replace(event.source, session=f"f{fault.number}", sequence=number)
-        seen = replace(event, source=source, at_s=now_s + after_s + look_s)
-        yield Told(after_s=after_s + look_s + late_s, event=seen)
+        made = replace(event, source=source, at_s=now_s + after_s + look_s)
+        yield Told(after_s=after_s + look_s + late_s, event=made)
 
 
 def well(event: HealthEvent, number: int, now_s: float) -> HealthEvent:
