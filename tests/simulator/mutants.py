@@ -389,6 +389,25 @@ MUTANTS = (
         "        if taken is not None and taken.step >= stored:\n",
         "        if taken is not None:\n",
     ),
+    # ------------------------------------------------------------ health
+    Mutant(
+        "the breaker never opens",
+        "control/health/breaker.py",
+        "if words := _too_much((*recent, closing), closing):",
+        'if words := "":',
+    ),
+    Mutant(
+        "a quarantine has no end",
+        "control/health/quarantines.py",
+        "QUARANTINE_S = 86_400.0  # It ends",
+        'QUARANTINE_S = float("inf")  # It ends',
+    ),
+    Mutant(
+        "a rule in shadow closes nodes",
+        "control/health/rules.py",
+        "found.append(_finding(rule, evidence, Strategy.ACT if sure else Strategy.SHADOW))",
+        "found.append(_finding(rule, evidence, Strategy.ACT))",
+    ),
 )
 QUICK = (
     "an event is kept twice",
