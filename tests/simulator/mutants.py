@@ -391,22 +391,18 @@ MUTANTS = (
     ),
     # ------------------------------------------------------------ health
     Mutant(
-        "the breaker never opens",
-        "control/health/breaker.py",
-        "if words := _too_much((*recent, closing), closing):",
-        'if words := "":',
-    ),
-    Mutant(
         "a quarantine has no end",
-        "control/health/quarantines.py",
-        "QUARANTINE_S = 86_400.0  # It ends",
-        'QUARANTINE_S = float("inf")  # It ends',
+        "control/loop/nodes/step.py",
+        "until_s=quarantine.until_s,",
+        "until_s=None,",
+        20_006,
     ),
     Mutant(
         "a rule in shadow closes nodes",
         "control/health/rules.py",
         "found.append(_finding(rule, evidence, Strategy.ACT if sure else Strategy.SHADOW))",
         "found.append(_finding(rule, evidence, Strategy.ACT))",
+        20_006,
     ),
 )
 QUICK = (
