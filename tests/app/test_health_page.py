@@ -38,5 +38,8 @@ def test_commands_of_the_health_page_run(tmp_path: Path) -> None:
         "drain a node",
         "quarantine a node",
         "open a node",
+        "announce maintenance",
+        "withdraw maintenance",
+        "say whether a rule of health was right",
     ):
         assert deed in said, deed

@@ -326,6 +326,35 @@ def test_what_the_runtime_knows_becomes_health_events(world: World) -> None:
         assert connection.execute(sa.select(sa.func.count()).select_from(health_events)).scalar_one() == len(told)
 
 
+def test_a_lead_that_is_not_heard_of_makes_its_node_suspect_until_it_speaks_again(world: World) -> None:
+    job = world.submit(world.spec(replicas=1))
+    world.run(job)
+    for _ in range(10):
+        world.tick()
+        world.beat(job)
+    at = world.job(job).attempts[-1]
+    (order,) = world.orders_of(job).values()
+
+    def told() -> list[tuple[str, bool]]:
+        return [(one.event.check, one.event.healthy) for one in world.control.care.events()]
+
+    def state() -> str:
+        health = world.control.care.node(at.cluster, order.nodes[0]).health
+        return "" if health is None else health.state.value
+
+    assert told() == []
+    world.tick(6)
+    assert told() == []
+    world.tick(2)
+    assert told() == [("quiet", False)]
+    assert state() == "suspect"
+    assert world.job(job).state is JobState.RUNNING, "nothing of its run follows"
+    world.beat(job)
+    world.tick(2)
+    assert told() == [("quiet", True), ("quiet", False)]
+    assert state() == "sound"
+
+
 def test_losses_of_many_jobs_at_a_node_make_it_suspect(world: World) -> None:
     for _ in range(3):
         job = world.submit(world.spec(replicas=1, attempts_max=1))

@@ -218,9 +218,9 @@ def test_a_rule_that_was_wrong_too_often_is_not_promoted_until_its_verdicts_say_
     care.demote("fatal", reason="to be measured")
     for number in range(4):
         ward.fail(f"west-{number}")
-    verdicts = [NewVerdict(right=number > 0, reason="looked") for number in range(4)]
-    judged = [care.judging.judge("fatal", "west", f"west-{number}", each) for number, each in enumerate(verdicts)]
-    seen = judged[-1]
+    for number in range(1, 4):
+        care.judging.judge("fatal", "west", f"west-{number}", NewVerdict(right=True, reason="looked"))
+    seen = care.judging.judge("fatal", "west", "west-0", NewVerdict(right=False, reason="looked"))
     assert (seen.right, seen.wrong, seen.unjudged) == (3, 1, 0)
     care.promote("fatal", Reason(reason="four are few"))
     care.demote("fatal", reason="to be measured")

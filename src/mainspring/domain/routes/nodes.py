@@ -109,7 +109,7 @@ class NodeCalls:
         """
 
     @route("DELETE", "/maintenance/{number}", may=Right.HOLD_FLEET, handler="care.announcing.withdraw", repeats=True)
-    def withdraw_maintenance(self, number: int, *, reason: Why = "") -> answers.MaintenanceWindow:
+    def withdraw_maintenance(self, number: str, *, reason: Why = "") -> answers.MaintenanceWindow:
         """Withdraws maintenance that was announced, and returns it.
 
         Args:

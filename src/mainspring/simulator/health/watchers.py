@@ -32,6 +32,7 @@ CLUSTER = ClusterName("fleet")
 # Until something is seen, at most or about, and what it takes from there into the fold.
 LOOK_S = 1.0  # Kernel log, devices and counters are looked at once a second.
 DOWN_S = 5.0  # A link that is back sooner has flapped.
+TICK_S = 0.25  # Of a lead.
 WORD_S = 1.0  # Agents tell of progress twice a second, leads of themselves once: what is missed first comes so soon.
 STEPS_S = (1.0, 30.0)  # How long steps take, each order of magnitude as often. Ours; no source.
 LEASE_S = Settings().lease_s
@@ -61,12 +62,17 @@ def told(fault: Fault, model: FaultModel, now_s: float, dice: np.random.Generato
         now_s: When it begins.
     """
     blind, look_s, late_s = dice.random() < model.blind, dice.uniform(0.0, LOOK_S), dice.uniform(0.5, TOLD_S)
-    if blind and fault.kind in (FaultKind.DEVICE, FaultKind.LINK, FaultKind.SWITCH, FaultKind.ALARM):
+    if blind and fault.kind in (FaultKind.LINK, FaultKind.SWITCH, FaultKind.ALARM):
         return
-    for number, (after_s, event) in enumerate(_seen(fault, model, dice)):
+    if fault.kind in (FaultKind.HOST, FaultKind.HANG, FaultKind.SLOW):
+        look_s *= TICK_S / LOOK_S  # Leads look more often than watchers.
+    seen = _seen(fault, model, dice)
+    if blind and fault.kind is FaultKind.DEVICE:  # No watcher sees it, but ranks end there otherwise than well.
+        seen = iter([(0.0, _event("runtime", _node(fault.row), "rank-exit", job=f"job-{fault.number}"))])
+    for number, (after_s, event) in enumerate(seen):
         source = replace(event.source, session=f"f{fault.number}", sequence=number)
-        seen = replace(event, source=source, at_s=now_s + after_s + look_s)
-        yield Told(after_s=after_s + look_s + late_s, event=seen)
+        made = replace(event, source=source, at_s=now_s + after_s + look_s)
+        yield Told(after_s=after_s + look_s + late_s, event=made)
 
 
 def well(event: HealthEvent, number: int, now_s: float) -> HealthEvent:

@@ -172,7 +172,7 @@ def remove_maintenance(
     as_json: Json = False,
 ) -> None:
     """Withdraw maintenance that was announced, or end it before its time."""
-    gone = context.obj.withdraw_maintenance(number, reason=reason)
+    gone = context.obj.withdraw_maintenance(str(number), reason=reason)
     show(gone, as_json=as_json, look=lambda: f"Maintenance {number} of {gone.cluster} is withdrawn.")
 
 

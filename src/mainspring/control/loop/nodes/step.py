@@ -133,11 +133,11 @@ class HealthStep:
         Args:
             connection: From `Store.write`, of the leader.
         """
-        known = self._known.take(connection, now_s)
+        own = self._known.take(connection, now_s)
         _end_over(connection, now_s)
         if self._behind:
             return
-        if known:
+        if own:
             self._read_new(connection)  # Now, not a tick later.
         self._learn_rules(connection, now_s)
         standing = open_closures(connection)

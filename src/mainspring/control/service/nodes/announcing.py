@@ -21,6 +21,7 @@ from mainspring.domain.team import Right
 from mainspring.domain.wire.events.nodes import MaintenanceAnnouncedEvent, MaintenanceWithdrawnEvent
 
 HOUR_S = 3_600.0
+DIGITS_MAX = 15  # Of a window's number: far more than are ever announced.
 _ATTEMPTED = "announce maintenance"
 
 
@@ -94,7 +95,7 @@ class Announcing:
         self._wake()
         return made
 
-    def withdraw(self, number: int, caller: Caller = LAB_ITSELF, *, reason: str = "") -> MaintenanceWindow:
+    def withdraw(self, number: str, caller: Caller = LAB_ITSELF, *, reason: str = "") -> MaintenanceWindow:
         """Withdraws a window, and returns it.
 
         Args:
@@ -109,11 +110,12 @@ class Announcing:
         now_s = self._clock.now_s()
         with self._store.write() as connection:
             caller.require(connection, Right.HOLD_FLEET, LAB)
-            found = remove_window(connection, number)
+            known = number.isascii() and number.isdigit() and len(number) <= DIGITS_MAX
+            found = remove_window(connection, int(number)) if known else None
             if found is None:
                 next_step = "ms node maintenance ls"
-                raise NotFound("withdraw maintenance", on=f"window {number}", next_step=next_step)
-            told = MaintenanceWithdrawnEvent(cluster=found.cluster, number=number, by=str(caller), reason=reason)
+                raise NotFound("withdraw maintenance", on=f"window {number[:80]}", next_step=next_step)
+            told = MaintenanceWithdrawnEvent(cluster=found.cluster, number=found.number, by=str(caller), reason=reason)
             StateWriter(connection, now_s).event(told, job=None)
             words = f"{number} of {found.cluster}: {reason}"
             note(connection, caller, "withdraw maintenance", words, team=LAB, now_s=now_s)

@@ -21,7 +21,7 @@ from mainspring.control.service.views import list_nodes, view_clusters
 from mainspring.control.state.fleet import FleetView, places_of
 from mainspring.control.store.audit import note
 from mainspring.control.store.ledger import StateWriter
-from mainspring.control.store.nodes.cases import Measured, measured
+from mainspring.control.store.nodes.cases import Precision, measured
 from mainspring.control.store.nodes.closures import (
     NEW,
     OPEN_MAX,
@@ -340,7 +340,7 @@ class NodeCare:
         with self._store.read() as connection:
             acting, known, found = promotions(connection), healths(connection), measured(connection)
         return tuple(
-            _rule_view(rule, acting.get(rule.name), known.values(), found.get(rule.name, Measured())) for rule in RULES
+            _rule_view(rule, acting.get(rule.name), known.values(), found.get(rule.name, Precision())) for rule in RULES
         )
 
     def promote(self, rule: str, asked: Reason, caller: Caller = LAB_ITSELF) -> HealthRuleView:
@@ -361,7 +361,7 @@ class NodeCare:
             )
         with self._store.write() as connection:
             caller.require(connection, Right.RULE_HEALTH, LAB)
-            require_measured("let a rule of health act", rule, measured(connection).get(rule, Measured()))
+            require_measured("let a rule of health act", rule, measured(connection).get(rule, Precision()))
             if rule not in promotions(connection):
                 made = Promotion(rule=rule, by=str(caller), since_s=now_s, reason=asked.reason)
                 promote(connection, made)
@@ -454,7 +454,7 @@ def _rule(attempted: str, name: str) -> Rule:
 
 
 def _rule_view(
-    rule: Rule, promotion: Promotion | None, known: Iterable[NodeHealthView], seen: Measured
+    rule: Rule, promotion: Promotion | None, known: Iterable[NodeHealthView], seen: Precision
 ) -> HealthRuleView:
     found = [one.at for one in known if any(each.rule == rule.name for each in one.findings)]
     return HealthRuleView(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import final
 
 from mainspring.control.store.audit import note
-from mainspring.control.store.nodes.cases import Case, Measured, judge_case, measured
+from mainspring.control.store.nodes.cases import Case, Precision, judge_case, measured
 from mainspring.control.store.store import Store
 from mainspring.control.store.tokens import LAB_ITSELF, Caller
 from mainspring.domain.answers import NewVerdict, RuleMeasured
@@ -45,15 +45,15 @@ class Judging:
                 raise NotFound(_ATTEMPTED, on=on, got="a rule that never held there", next_step="ms health rules")
             words = f"{rule} of {node} of {cluster}: {'right' if asked.right else 'wrong'}, {asked.reason}"
             note(connection, caller, _ATTEMPTED, words, team=LAB, now_s=self._clock.now_s())
-            return told(rule, measured(connection).get(rule, Measured()))
+            return told(rule, measured(connection).get(rule, Precision()))
 
 
-def told(rule: str, found: Measured) -> RuleMeasured:
+def told(rule: str, found: Precision) -> RuleMeasured:
     """Returns what is shown of a rule's precision."""
     return RuleMeasured(rule=rule, right=found.right, wrong=found.wrong, unjudged=found.unjudged)
 
 
-def require_measured(attempted: str, rule: str, found: Measured) -> None:
+def require_measured(attempted: str, rule: str, found: Precision) -> None:
     """Returns if a rule was not measured to be wrong too often; one that nobody measured is an operator's own risk.
 
     Args:
@@ -62,7 +62,7 @@ def require_measured(attempted: str, rule: str, found: Measured) -> None:
     Raises:
         Conflict: It was.
     """
-    if found.judged >= JUDGED_MIN and found.precision < PRECISION_MIN:
+    if found.judged >= JUDGED_MIN and found.part_right < PRECISION_MIN:
         raise Conflict(
             attempted,
             on=rule,

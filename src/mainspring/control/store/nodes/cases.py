@@ -24,7 +24,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class Precision:
     """How often a rule was right and wrong, and how often nobody said so yet."""
 
     right: int = 0
@@ -37,7 +37,7 @@ class Measured:
         return self.right + self.wrong
 
     @property
-    def precision(self) -> float:
+    def part_right(self) -> float:
         """Returns the part of what was judged that was right, 1 while nothing was."""
         return self.right / self.judged if self.judged else 1.0
 
@@ -70,14 +70,14 @@ def judge_case(connection: sa.Connection, case: Case, *, right: bool, by: str, w
     return connection.execute(sa.update(rule_cases).where(rule_cases.c.number == newest).values(values)).rowcount > 0
 
 
-def measured(connection: sa.Connection) -> Mapping[str, Measured]:
+def measured(connection: sa.Connection) -> Mapping[str, Precision]:
     """Returns how often each rule was right, as long as cases are kept."""
     query = sa.select(rule_cases.c.rule, rule_cases.c.right, sa.func.count().label("count"))
     found: dict[str, dict[bool | None, int]] = {}
     for row in connection.execute(query.group_by(rule_cases.c.rule, rule_cases.c.right)):
         found.setdefault(row.rule, {})[row.right] = row.count  # type: ignore[assignment]
     return {
-        rule: Measured(right=counts.get(True, 0), wrong=counts.get(False, 0), unjudged=counts.get(None, 0))
+        rule: Precision(right=counts.get(True, 0), wrong=counts.get(False, 0), unjudged=counts.get(None, 0))
         for rule, counts in found.items()
     }
 
