@@ -62,5 +62,5 @@ def test_an_act_that_lerobot_saved_gives_the_chunks_that_lerobot_gives(tmp_path:
     warm(policy)
     seen = {"observation/state": state, "observation.images.top": image}
     np.testing.assert_allclose(policy.infer([Asked(observation=seen, seed=0)]), expected, rtol=1e-5, atol=1e-6)
-    with pytest.raises(InvalidInput, match="on observation.state"):
+    with pytest.raises(InvalidInput, match=r"on observation\.state"):
         policy.infer([Asked(observation={"observation.images.top": image}, seed=0)])

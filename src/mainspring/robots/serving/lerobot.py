@@ -1,7 +1,7 @@
 """PyTorch policies as LeRobot saves them, such as its ACT: a folder of config, processors and safetensors.
 
-Needs the package `lerobot`, which brings PyTorch and is imported when such a policy is opened. Only safetensors are read:
-a backbone that its config would load from elsewhere comes from the folder, too, with all other weights.
+Needs the package `lerobot`, which brings PyTorch and is imported when such a policy is opened. Only safetensors are
+read: a backbone that its config would load from elsewhere comes from the folder, too, with all other weights.
 Source: LeRobot, `policies/factory.py`, `policies/utils.py`.
 """
 
