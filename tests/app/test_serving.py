@@ -153,12 +153,12 @@ print("served")
 
 def test_the_published_client_of_openpi_connects_unchanged(tmp_path: Path) -> None:
     venv.create(tmp_path / "theirs", with_pip=True)
-    python = tmp_path / "theirs" / "bin" / "python"
+    python = str(tmp_path / "theirs" / "bin" / "python")
     # It imports typing_extensions and does not say that it needs it.
     install = [python, "-m", "pip", "install", "-q", "openpi-client==0.1.2", "typing_extensions"]
     installed = subprocess.run(install, capture_output=True, text=True)
     if installed.returncode:
-        words = " ".join(map(str, install))
+        words = " ".join(install)
         pytest.skip(f"the package index did not give openpi-client 0.1.2 ({installed.stderr.strip()[-200:]}): {words}")
     (tmp_path / "limits.json").write_text('{"low": [-1, -1, -1, -1, -1, -1, -1], "high": [1, 1, 1, 1, 1, 1, 1]}')
     (tmp_path / "tokens").write_text("one\n")
