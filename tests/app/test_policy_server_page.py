@@ -1,4 +1,4 @@
-"""The page about serving tells the truth: its commands run, and what it names is there."""
+"""The page about the policy server tells the truth: its commands run, and what it names is there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mainspring.robots.serving.metrics import ServingMetrics
 from mainspring.robots.serving.server import ServeLimits
 from mainspring.robots.serving.wire import Refusal
 
-PAGE = (Path(__file__).parents[2] / "docs" / "serving.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "policy-server.md").read_text()
 
 
 @pytest.mark.slow
