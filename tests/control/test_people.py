@@ -19,7 +19,9 @@ from mainspring.domain.answers import (
     NewHold,
     NewNoticePlace,
     NewPriority,
+    NewScale,
     NewSecret,
+    NewService,
     NewSize,
     NewToken,
     QueuePlace,
@@ -28,7 +30,7 @@ from mainspring.domain.answers import (
 )
 from mainspring.domain.errors import Conflict, InvalidInput, NotAllowed, NotFound
 from mainspring.domain.ids import RoleName, SecretName, TeamName
-from mainspring.domain.job import LAB
+from mainspring.domain.job import LAB, JobKind
 from mainspring.domain.team import LAB_WIDE, RIGHTS, Right, Team, TeamRole, Whose
 from mainspring.domain.wire import HealthBatch
 from mainspring.testing import SeededDice
@@ -102,6 +104,10 @@ def _try(world: World, caller: Caller, right: Right, whose: Whose) -> None:
             control.steering.resume(job, caller)
             control.steering.resize(job, NewSize(role=RoleName("role-0"), least=1, most=1), caller)
             control.steering.requeue(job, caller)
+        case Right.CALL_SERVICES:
+            served = replace(world.spec("served", team=team), kind=JobKind.SERVICE)
+            control.services.make(NewService(spec=served, scale=NewScale(replicas=1)), other)
+            control.services.replicas("served", caller)
         case Right.RANK_JOBS:
             control.steering.rank(job, NewPriority(place=QueuePlace.FIRST), caller)
         case Right.HOLD_TEAMS:

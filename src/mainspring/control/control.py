@@ -21,12 +21,13 @@ from mainspring.control.service.nodes.care import NodeCare
 from mainspring.control.service.people import People
 from mainspring.control.service.questions import Questions
 from mainspring.control.service.retention.sweeping import Keeping
+from mainspring.control.service.serving.services import Services
 from mainspring.control.service.steering.jobs import Steering
 from mainspring.control.service.steering.pausing import Pauses
 from mainspring.control.service.steering.repeats import Repeats
 from mainspring.control.service.steering.restores import Restores
 from mainspring.control.service.submits import Submits, array_of, view_new
-from mainspring.control.service.views import Progress, find_job, list_jobs, view_clusters, view_job
+from mainspring.control.service.views import Progress, find_job, list_jobs, progress_of, view_clusters, view_job
 from mainspring.control.state.fleet import FleetView
 from mainspring.control.state.latest_plan import LatestPlans
 from mainspring.control.store.holdings import allocation_of_rank
@@ -112,7 +113,6 @@ class Control:
     def new_loop(self) -> Loop:
         """Returns a loop over this controller's store and engines; one thread runs it."""
         silence, holder = Silence(), draw_id("controller", self.dice)
-
         writers = partial(
             new_writers,
             fleet=self.fleet,
@@ -138,6 +138,11 @@ class Control:
     def steering(self) -> Steering:
         """Returns what may be said of jobs that are there."""
         return Steering(self.store, self.clock, self.job, self.wake.set, impossible=self._submits.machines.impossible)
+
+    @property
+    def services(self) -> Services:
+        """Returns what may be said of services, and asked."""
+        return Services(self.store, self._submits, self.clock, self.wake.set)
 
     @property
     def retention(self) -> Keeping:
@@ -356,18 +361,13 @@ class Control:
             return nothing
 
     def progress(self, reference: str) -> Progress:
-        """Returns how far a job is; cheaper than `job`.
-
-        Args:
-            reference: Its id or name.
+        """Returns how far a job is, by id or name; cheaper than `job`.
 
         Raises:
             NotFound: No such job.
         """
         with self.store.read() as connection:
-            job = find_job(connection, reference)
-            own = attempts_of(connection, [job.id]).get(job.id, [])
-        return Progress(job=job.id, state=job.state, attempts=tuple(attempt.state for attempt in own))
+            return progress_of(connection, reference)
 
     # ---------------------------------------------------------------- accounts
 

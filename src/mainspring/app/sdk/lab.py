@@ -280,7 +280,7 @@ class Lab(LabCalls):
             made = planned(spec, self.home)
             on_plan(made)
             spec = made.spec
-        taken = self._take(code, on_code)
+        taken = self.take(code, on_code)
         with self.client() as client:
             first = {name: name for name in spec.after} | {name: client.status(name).id for name in after}
             begins_from = begins_from or spec.begins_from
@@ -310,12 +310,18 @@ class Lab(LabCalls):
             code: As for `run`; what is taken is the same for all.
             on_code: As for `run`.
         """
-        taken = self._take(code, on_code)
+        taken = self.take(code, on_code)
         submits = (answers.Submit(spec=dataclasses.replace(spec, code=taken)) for spec in specs)
         with self.client() as client:
             return tuple(job for batch in batches(submits) for job in client.submit_batch(batch).jobs)
 
-    def _take(self, code: Path | None, on_code: Callable[[TakenCode], object]) -> Code:
+    def take(self, code: Path | None, on_code: Callable[[TakenCode], object] = lambda taken: None) -> Code:
+        """Takes a working tree along for jobs, and tells what it is.
+
+        Args:
+            code: The folder, None for jobs that need no files.
+            on_code: Called with what was taken.
+        """
         from mainspring.app.base.code import record_environment, snapshot_code
 
         store = self.objects()

@@ -95,6 +95,13 @@ def find_job(connection: sa.Connection, reference: str, caller: Caller = LAB_ITS
     raise NotFound("find a job", on=repr(reference[:80]), wanted=nearest(reference[:80], names), next_step="ms ps")
 
 
+def progress_of(connection: sa.Connection, reference: str) -> Progress:
+    """Returns how far a job is; see `find_job`."""
+    job = find_job(connection, reference)
+    own = attempts_of(connection, [job.id]).get(job.id, [])
+    return Progress(job=job.id, state=job.state, attempts=tuple(attempt.state for attempt in own))
+
+
 def view_job(
     connection: sa.Connection, job: JobRecord, *, now_s: float, settings: Settings, spec: JobSpec | None = None
 ) -> JobView:

@@ -488,3 +488,12 @@ breakers = Table(
     _id("cluster", primary_key=True),
     Column("breaker", Text, nullable=False),
 )
+services = Table("services", metadata, _id("name", primary_key=True), Column("facts", Text, nullable=False))
+
+service_replicas = Table(
+    "service_replicas",  # Which jobs are replicas of which service.
+    metadata,
+    _id("service", primary_key=True),
+    _id("job_id", primary_key=True),
+    Column("version", Integer, nullable=False),
+)

@@ -59,8 +59,11 @@ if TYPE_CHECKING:
         Blocked,
         Login,
         LoginOffer,
+        NewSecret,
         NewToken,
         Person,
+        SecretsRotated,
+        SecretView,
         TokenMade,
         TokenView,
         WaitingUse,
@@ -82,7 +85,16 @@ if TYPE_CHECKING:
     )
     from mainspring.domain.answers.problems import PROBLEM_TYPE, Problem, error_of, problem_of
     from mainspring.domain.answers.restores import Adopted, HeldOnes, HeldView, NotAdopted
-    from mainspring.domain.answers.secrets import NewSecret, SecretsRotated, SecretView
+    from mainspring.domain.answers.services import (
+        SERVICE_REPLICAS_MAX,
+        SERVICES_MAX,
+        NewScale,
+        NewService,
+        NewVersion,
+        ReplicaView,
+        ServicePhase,
+        ServiceView,
+    )
     from mainspring.domain.answers.steering import REASON_MAX, HoldView, NewHold, NewPriority, NewSize, QueuePlace
 else:
     __getattr__, __dir__ = names_of(__name__)

@@ -25,6 +25,7 @@ from mainspring.domain.routes.routing import P as P
 from mainspring.domain.routes.routing import Query, route
 from mainspring.domain.routes.routing import Route as Route
 from mainspring.domain.routes.routing import bounds_of as bounds_of
+from mainspring.domain.routes.services import ServiceCalls
 from mainspring.domain.team import Right, Team
 
 LOG_BYTES_MAX = 1 << 20
@@ -34,7 +35,7 @@ Stream = Iterator[bytes]  # A body of any length.
 _JOBS = Right.READ_JOBS
 
 
-class LabCalls(NodeCalls):
+class LabCalls(NodeCalls, ServiceCalls):
     """What people ask, and the SDK offers as it is. JOB is a job's id, or a name: of several the newest."""
 
     @route("GET", "/jobs", may=_JOBS, handler="jobs", operation="list_jobs")
@@ -476,5 +477,8 @@ class Calls(LabCalls):
 
 
 ROUTES: tuple[Route[..., Any], ...] = tuple(
-    each for kind in (NodeCalls, LabCalls, Calls) for each in vars(kind).values() if isinstance(each, Route)
+    each
+    for kind in (NodeCalls, ServiceCalls, LabCalls, Calls)
+    for each in vars(kind).values()
+    if isinstance(each, Route)
 )

@@ -171,7 +171,7 @@ class LabCollector(Collector):
 def _of_plan(picture: LatestPlan) -> Iterator[Metric]:
     snapshot, pending, live = picture.snapshot, picture.snapshot.pending, picture.snapshot.live
     teams, clusters = snapshot.teams.names, snapshot.clusters.names
-    may_start = ~(pending.blocked | pending.paused)
+    may_start = ~(pending.blocked | pending.paused | pending.behind)
     waits, oldest_s = {}, {}
     for team, tier in {*zip(pending.team.tolist(), pending.tier.tolist(), strict=True)}:
         own = (pending.team == team) & (pending.tier == tier)

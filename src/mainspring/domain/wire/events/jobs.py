@@ -255,6 +255,19 @@ def _held(team: TeamName | None, cluster: ClusterName | None, node: NodeName | N
     return f"team {team}" if team else f"cluster {cluster}"
 
 
+@final
+@event("service_changed", notable=True)
+class ServiceChangedEvent(EventFacts):
+    """A service is wanted otherwise than before, by somebody or by itself: its version, its size, its end."""
+
+    service: str
+    change: str
+    by: str | None = None
+
+    def __str__(self) -> str:
+        return f"service {self.service}: {self.change}{clause(', by ', self.by)}"
+
+
 OfJobs: TypeAlias = (
     JobSubmittedEvent
     | JobMovedEvent
@@ -271,4 +284,5 @@ OfJobs: TypeAlias = (
     | NoticeUndeliveredEvent
     | HoldPlacedEvent
     | HoldReleasedEvent
+    | ServiceChangedEvent
 )
