@@ -20,7 +20,7 @@ from mainspring.robots.serving import batching
 from mainspring.robots.serving.functions import FunctionPolicy
 from mainspring.robots.serving.server import SPARE_CONNECTIONS, PolicyServer, ServeLimits
 from mainspring.robots.serving.wire import pack
-from tests.robots.serving.served import DIMS, HORIZON, Toy, ask, robot, seen, served, until
+from tests.robots.serving.served import DIMS, HORIZON, RealClock, Toy, ask, robot, seen, served, until
 
 MIB = 1 << 20
 
@@ -224,17 +224,13 @@ def test_a_policy_that_hangs_is_told_by_health_and_its_requests_are_answered() -
     gate, policy = Event(), Toy()
     policy.gate = gate
 
-    class Later:
+    class Later(RealClock):
         """A clock that can be set forward."""
 
-        def __init__(self) -> None:
-            self.ahead_s = 0.0
-
-        def now_s(self) -> float:
-            return 0.0
+        ahead_s = 0.0
 
         def monotonic_s(self) -> float:
-            return asyncio.get_running_loop().time() + self.ahead_s if _looping() else self.ahead_s
+            return super().monotonic_s() + self.ahead_s
 
     clock = Later()
 
@@ -257,14 +253,6 @@ def test_a_policy_that_hangs_is_told_by_health_and_its_requests_are_answered() -
         await server.stop(drain_s=1)
 
     asyncio.run(scene())
-
-
-def _looping() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 class _Zero:

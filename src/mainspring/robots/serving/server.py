@@ -79,7 +79,7 @@ class ServeLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Serving:
+class ServerLoad:
     """How a server does, as its session is told it."""
 
     ready: bool
@@ -130,10 +130,10 @@ class PolicyServer:
         self._state = _State()
 
     @property
-    def serving(self) -> Serving:
+    def serving(self) -> ServerLoad:
         """Returns how it does."""
         state = self._state
-        return Serving(
+        return ServerLoad(
             ready=state.server is not None and not state.draining and not self._batcher.hangs,
             in_flight=state.in_flight,
             answered=self.metrics.answered,

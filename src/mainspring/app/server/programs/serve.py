@@ -102,7 +102,7 @@ async def serve(words: argparse.Namespace) -> int:
     clock = SystemClock()
     tokens = _tokens(words.token_file)
     context = _tls(words)
-    _check_open(words, tokens)
+    check_open(words, tokens)
     listening = _bound(words.host, words.port)
     source = await asyncio.to_thread(_opened, words)
     policy = source.policy
@@ -205,10 +205,6 @@ def _opened(words: argparse.Namespace) -> _Source:
 
 
 def _trained(words: argparse.Namespace) -> _Source:
-    from mainspring.objects import open_store  # Who serves a function needs neither a store nor JAX.
-    from mainspring.robots.serving.trained import BATCH_MAX, load_policy, newest_step
-    from mainspring.session.jax_distributed import keep_compiled
-
     name, _, step_text = words.source.partition("@")
     if not words.objects:
         advice = "give --objects URL, the lab's object store, or MODULE:FUNCTION"
@@ -216,6 +212,10 @@ def _trained(words: argparse.Namespace) -> _Source:
     if step_text and (words.follow or not step_text.isdecimal()):
         wanted = "JOB, to follow it" if words.follow else "JOB@STEP, the step a number"
         raise InvalidInput("find a policy", on=words.source, got=f"step {step_text}", wanted=wanted)
+    from mainspring.objects import open_store  # Who serves a function needs neither a store nor JAX.
+    from mainspring.robots.serving.trained import BATCH_MAX, load_policy, newest_step
+    from mainspring.session.jax_distributed import keep_compiled
+
     store, job = open_store(words.objects), JobId(name)
     newest = partial(newest_step, store, job)
 
@@ -240,7 +240,7 @@ def _tokens(path: Path | None) -> list[str]:
     return tokens
 
 
-def _check_open(words: argparse.Namespace, tokens: Sequence[str]) -> None:
+def check_open(words: argparse.Namespace, tokens: Sequence[str]) -> None:
     """Checks that nobody listens in, or comes in unasked, where others than this machine's programs can.
 
     Raises:
