@@ -192,6 +192,7 @@ def held_out_error(policy: TrainedPolicy, view: View, *, seed: int, source: str 
         source: Which of its recipe's sources the view is a side of.
 
     Raises:
+        NotFound: The recipe has no such source.
         InvalidInput: The view does not fit the policy, or it is a language model.
     """
     sources = Sources(with_source(policy.recipe, source), [GivenView(name=source, view=view)], policy.signature)
