@@ -50,6 +50,7 @@ GROUPS = {
     "checkpoint": ("checkpoint", "Look at checkpoints, compare them, take them out and in."),
     "recipe": ("training.recipe", "Look at recipes, and plan them on chips before asking for any."),
     "eval": ("evaluation.evaluate", "Evaluate checkpoints, compare two, judge them by gates."),
+    "release": ("robots.release", "Release policies for robots, sign them, look at them, revoke them."),
     "team": ("people.team", "List teams, and set what they are promised and allowed."),
     "token": ("people.token", "Let people in: make tokens, list and remove them."),
     "secret": ("people.secret", "Give jobs tokens and passwords: set secrets of teams, list and remove them."),

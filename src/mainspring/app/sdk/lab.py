@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from mainspring.app.sdk.data import DataVerbs
     from mainspring.app.sdk.evaluations import EvaluationVerbs
     from mainspring.app.sdk.plans import PlannedSpec
+    from mainspring.app.sdk.releases import ReleaseVerbs
 
 WAIT_S_MAX = 30 * 86_400.0
 TRAINING = {"mainspring", "train", "--recipe"}  # Words of a command that a plan may know something of.
@@ -127,6 +128,13 @@ class Lab(LabCalls):
         from mainspring.app.sdk.evaluations import EvaluationVerbs
 
         return EvaluationVerbs(self)
+
+    @cached_property
+    def policies(self) -> ReleaseVerbs:
+        """Returns the verbs of releases of its policies."""
+        from mainspring.app.sdk.releases import ReleaseVerbs
+
+        return ReleaseVerbs(self)
 
     def up(
         self,

@@ -34,10 +34,10 @@ CODE_LENGTH_MAX = 80  # The name of a hash, and its 64 digits.
 CHIPS_LENGTH_MAX = 1_024  # A few types, of names and counts.
 
 metadata = MetaData()
-_COUNTER = BigInteger().with_variant(Integer, "sqlite")  # Only INTEGER counts by itself in SQLite.
+COUNTER = BigInteger().with_variant(Integer, "sqlite")  # Only INTEGER counts by itself in SQLite.
 
 
-def _word(length_max: int) -> String:
+def word(length_max: int) -> String:
     """Returns text that is ordered by its bytes, as in SQLite, whatever language a database is set up for.
 
     So lists go on where they ended; and no index is out of order once the database's machine sorts words otherwise.
@@ -46,7 +46,7 @@ def _word(length_max: int) -> String:
 
 
 def _id(name: str = "id", *, primary_key: bool = False, nullable: bool = False) -> Column[str]:
-    return Column(name, _word(ID_LENGTH_MAX), primary_key=primary_key, nullable=nullable)
+    return Column(name, word(ID_LENGTH_MAX), primary_key=primary_key, nullable=nullable)
 
 
 # Literal, and the same in an index and in queries: databases use an index of some rows only where a query says so.
@@ -57,13 +57,13 @@ EVIDENCE = text("kind IN ('node_blamed', 'node_cleared')")
 jobs = Table(
     "jobs",
     metadata,
-    Column("ordinal", _COUNTER, primary_key=True, autoincrement=True),
-    Column("id", _word(ID_LENGTH_MAX), nullable=False, unique=True),
+    Column("ordinal", COUNTER, primary_key=True, autoincrement=True),
+    Column("id", word(ID_LENGTH_MAX), nullable=False, unique=True),
     _id("name"),
     _id("team"),
-    Column("state", _word(16), nullable=False),
+    Column("state", word(16), nullable=False),
     Column("spec", Text, nullable=False),
-    Column("submit_key", _word(KEY_LENGTH_MAX), nullable=True),
+    Column("submit_key", word(KEY_LENGTH_MAX), nullable=True),
     Column("submitted_s", Double, nullable=False),
     Column("ended_s", Double, nullable=True),
     Column("reason", Text, nullable=False, default=""),
@@ -73,9 +73,9 @@ jobs = Table(
     _id("array_id", nullable=True),  # The array's first job; its row alone holds the spec, the others' hold "".
     Column("array_index", Integer, nullable=True),
     Column("array_count", Integer, nullable=True),
-    Column("owner", _word(ID_LENGTH_MAX), nullable=False, default=""),  # Who submitted it.
+    Column("owner", word(ID_LENGTH_MAX), nullable=False, default=""),  # Who submitted it.
     Column("overrides", Text, nullable=True),  # What was said of it since; NULL for nothing.
-    Column("code", _word(CODE_LENGTH_MAX), nullable=True),  # The tree that it runs, beside its spec; NULL for none.
+    Column("code", word(CODE_LENGTH_MAX), nullable=True),  # The tree that it runs, beside its spec; NULL for none.
     UniqueConstraint("team", "submit_key", name="jobs_team_submit_key"),
     Index("jobs_array", "array_id", "array_index"),
     Index("jobs_array_live", "array_id", "state", sqlite_where=LIVE, postgresql_where=LIVE),
@@ -91,18 +91,18 @@ attempts = Table(
     "attempts",
     metadata,
     _id(primary_key=True),
-    Column("job_id", _word(ID_LENGTH_MAX), ForeignKey("jobs.id"), nullable=False),
+    Column("job_id", word(ID_LENGTH_MAX), ForeignKey("jobs.id"), nullable=False),
     Column("number", Integer, nullable=False),
-    Column("state", _word(16), nullable=False),
+    Column("state", word(16), nullable=False),
     _id("cluster"),
     Column("simulated", Boolean, nullable=False),
     Column("plan", BigInteger, nullable=False),
     Column("granted_s", Double, nullable=False),
     Column("ended_s", Double, nullable=True),
-    Column("stop_cause", _word(16), nullable=False, default=""),
-    Column("outcome", _word(16), nullable=True),
+    Column("stop_cause", word(16), nullable=False, default=""),
+    Column("outcome", word(16), nullable=True),
     Column("reason", Text, nullable=False, default=""),
-    Column("generation", _COUNTER, nullable=False, default=0),
+    Column("generation", COUNTER, nullable=False, default=0),
     Column("step", BigInteger, nullable=False, default=-1),
     Column("ranks", Text, nullable=False, default="[]"),
     Column("at_risk", Text, nullable=True),  # The work that would be lost, as its lead last reported.
@@ -128,10 +128,10 @@ allocations = Table(
     "allocations",
     metadata,
     _id(primary_key=True),
-    Column("attempt_id", _word(ID_LENGTH_MAX), ForeignKey("attempts.id"), nullable=False),
+    Column("attempt_id", word(ID_LENGTH_MAX), ForeignKey("attempts.id"), nullable=False),
     Column("place", Integer, nullable=False),  # Counts the attempt's allocations, those added later last.
     _id("cluster"),
-    Column("state", _word(16), nullable=False),
+    Column("state", word(16), nullable=False),
     Column("launched_s", Double, nullable=True),
     Column("stopped_s", Double, nullable=True),  # When its engine last took a stop for it.
     Column("part", Text, nullable=False),  # What it holds of one role's grant.
@@ -155,18 +155,18 @@ allocations = Table(
 agents = Table(
     "agents",
     metadata,
-    Column("attempt_id", _word(ID_LENGTH_MAX), ForeignKey("attempts.id"), primary_key=True),
+    Column("attempt_id", word(ID_LENGTH_MAX), ForeignKey("attempts.id"), primary_key=True),
     Column("agent", Integer, primary_key=True, autoincrement=False),
-    Column("address", _word(255), nullable=False),
+    Column("address", word(255), nullable=False),
     Column("gone", Boolean, nullable=False, default=False),  # Whether its engine has seen it end.
 )
 
 events = Table(
     "events",
     metadata,
-    Column("sequence", _COUNTER, primary_key=True, autoincrement=True),
+    Column("sequence", COUNTER, primary_key=True, autoincrement=True),
     Column("time_s", Double, nullable=False),
-    Column("kind", _word(32), nullable=False),
+    Column("kind", word(32), nullable=False),
     _id("job_id", nullable=True),
     _id("attempt_id", nullable=True),
     Column("detail", Text, nullable=False),
@@ -188,12 +188,12 @@ plans = Table(
 whys = Table(
     "whys",
     metadata,
-    Column("job_id", _word(ID_LENGTH_MAX), ForeignKey("jobs.id"), primary_key=True),
+    Column("job_id", word(ID_LENGTH_MAX), ForeignKey("jobs.id"), primary_key=True),
     Column("plan", BigInteger, nullable=False),
     Column("summary", Text, nullable=False),
-    Column("limit_name", _word(16), nullable=True),
+    Column("limit_name", word(16), nullable=True),
     Column("candidates", Text, nullable=False),
-    Column("whose", _word(ID_LENGTH_MAX), nullable=False, default=""),  # The cluster or team that sets the limit.
+    Column("whose", word(ID_LENGTH_MAX), nullable=False, default=""),  # The cluster or team that sets the limit.
     Column("short_by", Double, nullable=False, default=0.0),
     Column("start_s", Double, nullable=True),
     Column("exact", Boolean, nullable=False, default=False),
@@ -246,7 +246,7 @@ charges = Table(
     Column("ended", Integer, primary_key=True, autoincrement=False),
     Column("began", Integer, primary_key=True, autoincrement=False),
     _id("team", primary_key=True),
-    Column("chips", _word(CHIPS_LENGTH_MAX), primary_key=True),
+    Column("chips", word(CHIPS_LENGTH_MAX), primary_key=True),
     Column("seconds", Double, nullable=False),
     Column("dollars", Double, nullable=False),
 )
@@ -254,14 +254,14 @@ charges = Table(
 tokens = Table(
     "tokens",
     metadata,
-    Column("sha256", _word(64), primary_key=True),
-    Column("role", _word(16), nullable=False),
+    Column("sha256", word(64), primary_key=True),
+    Column("role", word(16), nullable=False),
     _id("team"),
     _id("attempt_id", nullable=True),
     Column("made_s", Double, nullable=False),
-    Column("id", _word(ID_LENGTH_MAX), nullable=False, default=""),  # What it is called, where it must not be shown.
-    Column("holder", _word(ID_LENGTH_MAX), nullable=False, default=""),
-    Column("maker", _word(ID_LENGTH_MAX), nullable=False, default=""),
+    Column("id", word(ID_LENGTH_MAX), nullable=False, default=""),  # What it is called, where it must not be shown.
+    Column("holder", word(ID_LENGTH_MAX), nullable=False, default=""),
+    Column("maker", word(ID_LENGTH_MAX), nullable=False, default=""),
     Column("expires_s", Double, nullable=True),
     Column("used_s", Double, nullable=True),
     Index("tokens_id", "id"),
@@ -271,16 +271,16 @@ tokens = Table(
 audit = Table(
     "audit",
     metadata,
-    Column("sequence", _COUNTER, primary_key=True, autoincrement=True),
+    Column("sequence", COUNTER, primary_key=True, autoincrement=True),
     Column("time_s", Double, nullable=False),
-    Column("holder", _word(255), nullable=False),
+    Column("holder", word(255), nullable=False),
     _id("token"),
-    Column("address", _word(255), nullable=False),
-    Column("action", _word(32), nullable=False),
-    Column("target", _word(255), nullable=False),
+    Column("address", word(255), nullable=False),
+    Column("action", word(32), nullable=False),
+    Column("target", word(255), nullable=False),
     _id("team"),
-    Column("outcome", _word(16), nullable=False),
-    Column("reason", _word(255), nullable=False),
+    Column("outcome", word(16), nullable=False),
+    Column("reason", word(255), nullable=False),
     Index("audit_team", "team", "sequence"),
     sqlite_autoincrement=True,
 )
@@ -289,11 +289,11 @@ secrets = Table(
     "secrets",
     metadata,
     _id("team", primary_key=True),
-    Column("name", _word(SECRET_NAME_LENGTH_MAX), primary_key=True),
+    Column("name", word(SECRET_NAME_LENGTH_MAX), primary_key=True),
     Column("ciphertext", Text, nullable=False),
-    Column("key_id", _word(12), nullable=False),
+    Column("key_id", word(12), nullable=False),
     Column("version", BigInteger, nullable=False),
-    Column("maker", _word(ID_LENGTH_MAX), nullable=False),
+    Column("maker", word(ID_LENGTH_MAX), nullable=False),
     Column("made_s", Double, nullable=False),
 )
 
@@ -311,9 +311,9 @@ holds = Table(
     metadata,
     _id("team", primary_key=True),  # "" for a cluster, or a node of one.
     _id("cluster", primary_key=True),
-    Column("node", _word(255), primary_key=True),
+    Column("node", word(255), primary_key=True),
     Column("drain", Boolean, nullable=False),
-    Column("by", _word(255), nullable=False),
+    Column("by", word(255), nullable=False),
     Column("reason", Text, nullable=False),
     Column("since_s", Double, nullable=False),
 )
@@ -327,7 +327,7 @@ held = Table(
     Column("nodes", Text, nullable=False),
     Column("over", Boolean, nullable=False),  # Whether it runs no more.
     Column("since_s", Double, nullable=False),
-    Column("settled_by", _word(255), nullable=False),  # Who had it ended, "" while nobody has.
+    Column("settled_by", word(255), nullable=False),  # Who had it ended, "" while nobody has.
 )
 
 lives = Table(
@@ -356,7 +356,7 @@ archived = Table(
     _id("job_id", primary_key=True),
     _id("name"),
     _id("team"),
-    Column("state", _word(16), nullable=False),
+    Column("state", word(16), nullable=False),
     Column("submitted_s", Double, nullable=False),
     Column("ended_s", Double, nullable=False, default=0.0),  # At the latest, of one archived by an older release.
     Column("archive", BigInteger, ForeignKey("archives.number"), nullable=False),
@@ -382,8 +382,8 @@ repeats = Table(
     "repeats",
     metadata,
     _id("token", primary_key=True),
-    Column("key_sha256", _word(64), primary_key=True),
-    Column("fingerprint", _word(64), nullable=False),  # Of the request that the key was drawn for.
+    Column("key_sha256", word(64), primary_key=True),
+    Column("fingerprint", word(64), nullable=False),  # Of the request that the key was drawn for.
     Column("answer", Text, nullable=False),  # Encrypted under the key, which is not kept.
     Column("made_s", Double, nullable=False),
     Index("repeats_made", "made_s"),
@@ -402,12 +402,12 @@ fleet = Table(
 node_states = Table(
     "node_states",  # Each state that a node was in, as its engine told it, but for slots; None until it was another.
     metadata,
-    Column("ordinal", _COUNTER, primary_key=True, autoincrement=True),
+    Column("ordinal", COUNTER, primary_key=True, autoincrement=True),
     _id("cluster"),
     _id("node"),
-    Column("condition", _word(16), nullable=False),
-    Column("owner", _word(255), nullable=False),
-    Column("reason", _word(255), nullable=False),
+    Column("condition", word(16), nullable=False),
+    Column("owner", word(255), nullable=False),
+    Column("reason", word(255), nullable=False),
     Column("since_s", Double, nullable=False),
     Column("until_s", Double, nullable=True),
     Index("node_states_until", "until_s", "since_s"),
@@ -416,8 +416,8 @@ node_states = Table(
 leases = Table(
     "leases",  # The lead; and how far events were looked at by those who tell of them, each under its own name.
     metadata,
-    Column("name", _word(32), primary_key=True),
-    Column("holder", _word(ID_LENGTH_MAX), nullable=False),
+    Column("name", word(32), primary_key=True),
+    Column("holder", word(ID_LENGTH_MAX), nullable=False),
     Column("epoch", BigInteger, nullable=False),
     Column("expires_s", Double, nullable=False),
 )
@@ -425,9 +425,9 @@ leases = Table(
 health_events = Table(
     "health_events",  # What was seen of machines: samples, kept for a while.
     metadata,
-    Column("number", _COUNTER, primary_key=True, autoincrement=True),
+    Column("number", COUNTER, primary_key=True, autoincrement=True),
     Column("told_s", Double, nullable=False),
-    Column("teller", _word(255), nullable=False),  # Who told it: an attempt, somebody, "" for the controller.
+    Column("teller", word(255), nullable=False),  # Who told it: an attempt, somebody, "" for the controller.
     _id("source"),
     _id("session"),
     Column("sequence", BigInteger, nullable=False),
@@ -444,7 +444,7 @@ node_health = Table(
     metadata,
     _id("cluster", primary_key=True),
     _id("node", primary_key=True),
-    Column("state", _word(16), nullable=False),
+    Column("state", word(16), nullable=False),
     Column("findings", Text, nullable=False),
     Column("lemon_score", Double, nullable=False),
     Column("since_s", Double, nullable=False),
@@ -453,21 +453,21 @@ node_health = Table(
 closures = Table(
     "closures",  # Each time that a node was closed, by people or by health.
     metadata,
-    Column("number", _COUNTER, primary_key=True, autoincrement=True),
+    Column("number", COUNTER, primary_key=True, autoincrement=True),
     _id("cluster"),
     _id("node"),
-    Column("kind", _word(16), nullable=False),
-    Column("owner", _word(255), nullable=False),
+    Column("kind", word(16), nullable=False),
+    Column("owner", word(255), nullable=False),
     _id("rule"),
     Column("reason", Text, nullable=False),
     Column("evidence", Text, nullable=False),
-    Column("repair", _word(16), nullable=False),
+    Column("repair", word(16), nullable=False),
     Column("from_s", Double, nullable=False),
     Column("until_s", Double, nullable=True),
     Column("on_engine", Boolean, nullable=False),  # Whether its engine took a cordon for it that still stands.
     Column("refused", Text, nullable=False),
     Column("ended_s", Double, nullable=True),
-    Column("ended_by", _word(255), nullable=False),
+    Column("ended_by", word(255), nullable=False),
     Column("ended_reason", Text, nullable=False),
     Index("closures_node", "cluster", "node", "number"),
     Index("closures_ended", "ended_s"),
@@ -478,7 +478,7 @@ health_rules = Table(
     "health_rules",  # Rules that somebody lets act.
     metadata,
     _id("rule", primary_key=True),
-    Column("by", _word(255), nullable=False),
+    Column("by", word(255), nullable=False),
     Column("since_s", Double, nullable=False),
     Column("reason", Text, nullable=False),
 )
@@ -495,7 +495,9 @@ evaluation_rules = Table(
     metadata,
     _id("name", primary_key=True),
     _id("team"),
-    Column("owner", _word(255), nullable=False),
+    Column("owner", word(255), nullable=False),
     Column("made_s", Double, nullable=False),
     Column("rule", Text, nullable=False),
 )
+
+from mainspring.control.store.releases import tables as tables  # noqa: E402  # More of them, which need what is here.

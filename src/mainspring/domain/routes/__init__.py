@@ -20,6 +20,7 @@ from mainspring.domain.life import JobState
 from mainspring.domain.routes.evaluations import EvaluationCalls
 from mainspring.domain.routes.nodes import LIST_MAX as LIST_MAX
 from mainspring.domain.routes.nodes import Limit, Named, NodeCalls
+from mainspring.domain.routes.releases import ReleaseCalls
 from mainspring.domain.routes.routing import KEY_HEADER as KEY_HEADER
 from mainspring.domain.routes.routing import Answer as Answer
 from mainspring.domain.routes.routing import P as P
@@ -35,7 +36,7 @@ Stream = Iterator[bytes]  # A body of any length.
 _JOBS = Right.READ_JOBS
 
 
-class LabCalls(NodeCalls, EvaluationCalls):
+class LabCalls(NodeCalls, EvaluationCalls, ReleaseCalls):
     """What people ask, and the SDK offers as it is. JOB is a job's id, or a name: of several the newest."""
 
     @route("GET", "/jobs", may=_JOBS, handler="jobs", operation="list_jobs")
@@ -478,7 +479,7 @@ class Calls(LabCalls):
 
 ROUTES: tuple[Route[..., Any], ...] = tuple(
     each
-    for kind in (NodeCalls, EvaluationCalls, LabCalls, Calls)
+    for kind in (NodeCalls, EvaluationCalls, ReleaseCalls, LabCalls, Calls)
     for each in vars(kind).values()
     if isinstance(each, Route)
 )
