@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.control.releasing import new_release
 from tests.control.told_of_nodes import fault
 
 from mainspring.control import Caller, Control
@@ -26,6 +27,8 @@ from mainspring.domain.answers import (
     NewToken,
     QueuePlace,
     Reason,
+    Revocation,
+    SignedText,
     Submit,
 )
 from mainspring.domain.errors import Conflict, InvalidInput, NotAllowed, NotFound
@@ -79,6 +82,20 @@ def _try_fleet(control: Control, caller: Caller, right: Right) -> None:
         control.care.promote("fatal", Reason(reason="a test"), caller)
         control.care.demote("fatal", caller, reason="a test")
         control.care.reset_breaker("east", caller, reason="a test")
+
+
+def _try_releases(world: World, caller: Caller, right: Right, team: TeamName) -> None:
+    """Does what a right to releases is for: what is refused for its content was not refused for its caller."""
+    control = world.control
+    if right is Right.READ_RELEASES:
+        control.releases.ls(caller)
+        control.releases.trust(caller)
+    elif right is Right.SET_TRUST:
+        with pytest.raises(InvalidInput):
+            control.releases.put_root(SignedText(text="{}"), caller)
+    else:
+        made = control.releases.create(new_release(f"file://{world.objects}", team=team), caller)
+        control.releases.revoke(made.release.reference, Revocation(reason="a test"), caller)
 
 
 def _try(world: World, caller: Caller, right: Right, whose: Whose) -> None:
@@ -147,6 +164,8 @@ def _try(world: World, caller: Caller, right: Right, whose: Whose) -> None:
                 raise NotFound("see what a team did")
         case Right.READ_RECORDINGS | Right.SEND_RECORDINGS:
             pass
+        case Right.READ_RELEASES | Right.MAKE_RELEASES | Right.SET_TRUST:
+            _try_releases(world, caller, right, team)
 
 
 @RIGHTS_ARE_NO_SQL

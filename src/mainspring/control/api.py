@@ -433,6 +433,8 @@ async def _read(request: Request, most: int) -> bytes:
 
 
 def _answer(value: object, status: int = 200) -> Response:
+    if isinstance(value, bytes):
+        return Response(value, status_code=status, media_type="application/octet-stream")
     return Response(encode(value), status_code=status, media_type="application/json")
 
 

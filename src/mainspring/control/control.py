@@ -20,6 +20,7 @@ from mainspring.control.service.machines import KnownMachines
 from mainspring.control.service.nodes.care import NodeCare
 from mainspring.control.service.people import People
 from mainspring.control.service.questions import Questions
+from mainspring.control.service.releases.keeping import PolicyReleases
 from mainspring.control.service.reports.accounts import Accounts
 from mainspring.control.service.retention.sweeping import Keeping
 from mainspring.control.service.serving.services import Services
@@ -187,6 +188,11 @@ class Control:
         return Profiling(self.store, self.clock, self.dice)
 
     @property
+    def releases(self) -> PolicyReleases:
+        """Returns the releases of policies, and whose keys they are trusted by."""
+        return PolicyReleases(self.store, self.clock, self._access.key, self._access.objects_url)
+
+    @property
     def restores(self) -> Restores:
         """Returns what may be said of what runs beyond what the store knows."""
         return Restores(self.store, self.clock, self.wake.set, self._engines, self.fleet, self._access.key)
@@ -207,7 +213,6 @@ class Control:
 
         Args:
             submit: The spec, how many jobs to make of it, and the key that makes repeats harmless.
-            caller: A member of the spec's team.
 
         Raises:
             NotAllowed: The caller is not.
@@ -234,7 +239,6 @@ class Control:
 
         Args:
             batch: Each with a key, if a repeat shall be harmless.
-            caller: A member of every spec's team.
 
         Raises:
             MainspringError: See `submit`.
@@ -268,12 +272,10 @@ class Control:
         """Returns the newest jobs, newest first, without ranks and goodput; of each array one job that stands for all.
 
         Args:
-            state: Only those in this state, unless None.
-            team: Only this team's, unless None.
-            owner: Only what this person submitted, unless None.
+            state: Only those in this state, unless None. So are team, and owner, who submitted it.
             array: Id or name of a job; then every job of its array, in order. None for all jobs.
             after: Id or name of the last job seen: the list goes on after it. None to begin.
-            limit: The most to return, up to `LIST_MAX`.
+            limit: At most `LIST_MAX`.
 
         Raises:
             NotFound: No such job, or it belongs to no array.
@@ -293,7 +295,11 @@ class Control:
     def job_counts(
         self, caller: Caller = LAB_ITSELF, *, team: TeamName | None = None, owner: str | None = None
     ) -> JobCounts:
-        """Returns how many jobs are in each state; of those that ended, also how many were removed since."""
+        """Returns how many jobs are in each state; of those that ended, also how many were removed since.
+
+        Args:
+            owner: Only what this person submitted, unless None. So is team.
+        """
         with self.store.read() as connection:
             return count_jobs(connection, JobFilter(team=team, owner=owner, seen=sight(connection, caller)))
 
@@ -312,7 +318,6 @@ class Control:
 
         Args:
             reference: Only of this job, unless None.
-            caller: Who asks.
             since: The last sequence the caller has seen.
             limit: The most to return, up to `LIST_MAX`.
             newest: Whether to leave out the oldest where there are more, and not the newest.

@@ -184,6 +184,9 @@ class Right(str, Enum):
     KEEP_STORE = "archive and remove what is over"
     TELL_HEALTH = "tell how any machine is"
     RULE_HEALTH = "let rules of health act, reset breakers"
+    READ_RELEASES = "see releases"
+    MAKE_RELEASES = "make and revoke releases, hand in signatures"
+    SET_TRUST = "say whose keys releases are trusted by"
 
 
 class Whose(str, Enum):
@@ -225,6 +228,9 @@ RIGHTS: Mapping[tuple[Right, Whose], frozenset[TeamRole]] = {
     (Right.KEEP_STORE, Whose.LAB): frozenset((TeamRole.ADMIN, TeamRole.OPERATOR)),
     (Right.TELL_HEALTH, Whose.LAB): frozenset((TeamRole.ADMIN, TeamRole.OPERATOR, TeamRole.WATCHER)),
     (Right.RULE_HEALTH, Whose.LAB): frozenset((TeamRole.ADMIN, TeamRole.OPERATOR)),
+    (Right.READ_RELEASES, Whose.ANY): EVERYBODY,
+    (Right.MAKE_RELEASES, Whose.TEAM): frozenset((TeamRole.MEMBER, TeamRole.ADMIN)),
+    (Right.SET_TRUST, Whose.LAB): frozenset((TeamRole.ADMIN,)),
 }
 
 

@@ -129,6 +129,8 @@ def answer_of(route: Route[P, Answer], response: httpx.Response) -> Answer:
         InvalidMessage: It is nothing that this route answers.
     """
     kind, newer = route.signature.return_annotation, answers_newer(response)
+    if kind is bytes:
+        return cast(Answer, response.content)
     if get_origin(kind) is not tuple:
         return cast(Answer, None if kind is None else decode(kind, response.content, newer=newer, shown=newer))
     plain = loads(response.content)

@@ -53,6 +53,7 @@ GROUPS = {
     "recipe": ("training.recipe", "Look at recipes, and plan them on chips before asking for any."),
     "profile": ("training.profile", "See where a running job's time goes, and how two profiles differ."),
     "eval": ("evaluation.evaluate", "Evaluate checkpoints, compare two, judge them by gates."),
+    "release": ("robots.release", "Release policies for robots, sign them, look at them, revoke them."),
     "team": ("people.team", "List teams, and set what they are promised and allowed."),
     "token": ("people.token", "Let people in: make tokens, list and remove them."),
     "secret": ("people.secret", "Give jobs tokens and passwords: set secrets of teams, list and remove them."),

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from mainspring.app.sdk.evaluations import EvaluationVerbs
     from mainspring.app.sdk.plans import PlannedSpec
     from mainspring.app.sdk.profiles import ProfileVerbs
+    from mainspring.app.sdk.releases import ReleaseVerbs
     from mainspring.app.sdk.samples import Samples
 
 WAIT_S_MAX = 30 * 86_400.0
@@ -136,6 +137,13 @@ class Lab(LabCalls):
         from mainspring.app.sdk.profiles import ProfileVerbs
 
         return ProfileVerbs(self)
+
+    @cached_property
+    def policies(self) -> ReleaseVerbs:
+        """Returns the verbs of releases of its policies."""
+        from mainspring.app.sdk.releases import ReleaseVerbs
+
+        return ReleaseVerbs(self)
 
     def up(
         self,

@@ -34,10 +34,10 @@ CODE_LENGTH_MAX = 80  # The name of a hash, and its 64 digits.
 CHIPS_LENGTH_MAX = 1_024  # A few types, of names and counts.
 
 metadata = MetaData()
-_COUNTER = BigInteger().with_variant(Integer, "sqlite")  # Only INTEGER counts by itself in SQLite.
+COUNTER = BigInteger().with_variant(Integer, "sqlite")  # Only INTEGER counts by itself in SQLite.
 
 
-def _word(length_max: int) -> String:
+def word(length_max: int) -> String:
     """Returns text that is ordered by its bytes, as in SQLite, whatever language a database is set up for.
 
     So lists go on where they ended; and no index is out of order once the database's machine sorts words otherwise.
@@ -45,11 +45,11 @@ def _word(length_max: int) -> String:
     return String(length_max).with_variant(String(length_max, collation="C"), "postgresql")
 
 
-def _id(name: str = "id", *, primary_key: bool = False, nullable: bool = False) -> Column[str]:
-    return Column(name, _word(ID_LENGTH_MAX), primary_key=primary_key, nullable=nullable)
+def id_column(name: str = "id", *, primary_key: bool = False, nullable: bool = False) -> Column[str]:
+    """Returns a column of names that somebody, or we, drew."""
+    return Column(name, word(ID_LENGTH_MAX), primary_key=primary_key, nullable=nullable)
 
 
-COUNTER, word, id_column = _COUNTER, _word, _id  # For tables of packages below.
 # Literal, and the same in an index and in queries: databases use an index of some rows only where a query says so.
 LIVE = text("state IN ('queued', 'starting', 'running', 'stopping')")
 CODED = text("code IS NOT NULL")
@@ -58,25 +58,25 @@ EVIDENCE = text("kind IN ('node_blamed', 'node_cleared')")
 jobs = Table(
     "jobs",
     metadata,
-    Column("ordinal", _COUNTER, primary_key=True, autoincrement=True),
-    Column("id", _word(ID_LENGTH_MAX), nullable=False, unique=True),
-    _id("name"),
-    _id("team"),
-    Column("state", _word(16), nullable=False),
+    Column("ordinal", COUNTER, primary_key=True, autoincrement=True),
+    Column("id", word(ID_LENGTH_MAX), nullable=False, unique=True),
+    id_column("name"),
+    id_column("team"),
+    Column("state", word(16), nullable=False),
     Column("spec", Text, nullable=False),
-    Column("submit_key", _word(KEY_LENGTH_MAX), nullable=True),
+    Column("submit_key", word(KEY_LENGTH_MAX), nullable=True),
     Column("submitted_s", Double, nullable=False),
     Column("ended_s", Double, nullable=True),
     Column("reason", Text, nullable=False, default=""),
     Column("step", BigInteger, nullable=False, default=-1),
     Column("metrics", Text, nullable=False, default="{}"),
     Column("result", Text, nullable=False, default="{}"),
-    _id("array_id", nullable=True),  # The array's first job; its row alone holds the spec, the others' hold "".
+    id_column("array_id", nullable=True),  # The array's first job; its row alone holds the spec, the others' hold "".
     Column("array_index", Integer, nullable=True),
     Column("array_count", Integer, nullable=True),
-    Column("owner", _word(ID_LENGTH_MAX), nullable=False, default=""),  # Who submitted it.
+    Column("owner", word(ID_LENGTH_MAX), nullable=False, default=""),  # Who submitted it.
     Column("overrides", Text, nullable=True),  # What was said of it since; NULL for nothing.
-    Column("code", _word(CODE_LENGTH_MAX), nullable=True),  # The tree that it runs, beside its spec; NULL for none.
+    Column("code", word(CODE_LENGTH_MAX), nullable=True),  # The tree that it runs, beside its spec; NULL for none.
     UniqueConstraint("team", "submit_key", name="jobs_team_submit_key"),
     Index("jobs_array", "array_id", "array_index"),
     Index("jobs_array_live", "array_id", "state", sqlite_where=LIVE, postgresql_where=LIVE),
@@ -91,19 +91,19 @@ jobs = Table(
 attempts = Table(
     "attempts",
     metadata,
-    _id(primary_key=True),
-    Column("job_id", _word(ID_LENGTH_MAX), ForeignKey("jobs.id"), nullable=False),
+    id_column(primary_key=True),
+    Column("job_id", word(ID_LENGTH_MAX), ForeignKey("jobs.id"), nullable=False),
     Column("number", Integer, nullable=False),
-    Column("state", _word(16), nullable=False),
-    _id("cluster"),
+    Column("state", word(16), nullable=False),
+    id_column("cluster"),
     Column("simulated", Boolean, nullable=False),
     Column("plan", BigInteger, nullable=False),
     Column("granted_s", Double, nullable=False),
     Column("ended_s", Double, nullable=True),
-    Column("stop_cause", _word(16), nullable=False, default=""),
-    Column("outcome", _word(16), nullable=True),
+    Column("stop_cause", word(16), nullable=False, default=""),
+    Column("outcome", word(16), nullable=True),
     Column("reason", Text, nullable=False, default=""),
-    Column("generation", _COUNTER, nullable=False, default=0),
+    Column("generation", COUNTER, nullable=False, default=0),
     Column("step", BigInteger, nullable=False, default=-1),
     Column("ranks", Text, nullable=False, default="[]"),
     Column("at_risk", Text, nullable=True),  # The work that would be lost, as its lead last reported.
@@ -129,11 +129,11 @@ Index("attempts_uncounted", attempts.c.ended_s, sqlite_where=UNCOUNTED, postgres
 allocations = Table(
     "allocations",
     metadata,
-    _id(primary_key=True),
-    Column("attempt_id", _word(ID_LENGTH_MAX), ForeignKey("attempts.id"), nullable=False),
+    id_column(primary_key=True),
+    Column("attempt_id", word(ID_LENGTH_MAX), ForeignKey("attempts.id"), nullable=False),
     Column("place", Integer, nullable=False),  # Counts the attempt's allocations, those added later last.
-    _id("cluster"),
-    Column("state", _word(16), nullable=False),
+    id_column("cluster"),
+    Column("state", word(16), nullable=False),
     Column("launched_s", Double, nullable=True),
     Column("stopped_s", Double, nullable=True),  # When its engine last took a stop for it.
     Column("part", Text, nullable=False),  # What it holds of one role's grant.
@@ -157,20 +157,20 @@ allocations = Table(
 agents = Table(
     "agents",
     metadata,
-    Column("attempt_id", _word(ID_LENGTH_MAX), ForeignKey("attempts.id"), primary_key=True),
+    Column("attempt_id", word(ID_LENGTH_MAX), ForeignKey("attempts.id"), primary_key=True),
     Column("agent", Integer, primary_key=True, autoincrement=False),
-    Column("address", _word(255), nullable=False),
+    Column("address", word(255), nullable=False),
     Column("gone", Boolean, nullable=False, default=False),  # Whether its engine has seen it end.
 )
 
 events = Table(
     "events",
     metadata,
-    Column("sequence", _COUNTER, primary_key=True, autoincrement=True),
+    Column("sequence", COUNTER, primary_key=True, autoincrement=True),
     Column("time_s", Double, nullable=False),
-    Column("kind", _word(32), nullable=False),
-    _id("job_id", nullable=True),
-    _id("attempt_id", nullable=True),
+    Column("kind", word(32), nullable=False),
+    id_column("job_id", nullable=True),
+    id_column("attempt_id", nullable=True),
     Column("detail", Text, nullable=False),
     Index("events_job", "job_id", "sequence"),
     Index("events_evidence", "time_s", sqlite_where=EVIDENCE, postgresql_where=EVIDENCE),
@@ -190,12 +190,12 @@ plans = Table(
 whys = Table(
     "whys",
     metadata,
-    Column("job_id", _word(ID_LENGTH_MAX), ForeignKey("jobs.id"), primary_key=True),
+    Column("job_id", word(ID_LENGTH_MAX), ForeignKey("jobs.id"), primary_key=True),
     Column("plan", BigInteger, nullable=False),
     Column("summary", Text, nullable=False),
-    Column("limit_name", _word(16), nullable=True),
+    Column("limit_name", word(16), nullable=True),
     Column("candidates", Text, nullable=False),
-    Column("whose", _word(ID_LENGTH_MAX), nullable=False, default=""),  # The cluster or team that sets the limit.
+    Column("whose", word(ID_LENGTH_MAX), nullable=False, default=""),  # The cluster or team that sets the limit.
     Column("short_by", Double, nullable=False, default=0.0),
     Column("start_s", Double, nullable=True),
     Column("exact", Boolean, nullable=False, default=False),
@@ -206,7 +206,7 @@ Index("whys_waiting", whys.c.job_id, sqlite_where=WAITS, postgresql_where=WAITS)
 teams = Table(
     "teams",
     metadata,
-    _id("name", primary_key=True),
+    id_column("name", primary_key=True),
     Column("facts", Text, nullable=False),
 )
 
@@ -215,8 +215,8 @@ _ENDS = [state.value for state in JobState if ended(state)]
 tallies = Table(
     "tallies",  # Each person's in each team: jobs that have not ended, letters of their specs, jobs by their end.
     metadata,
-    _id("owner", primary_key=True),
-    _id("team", primary_key=True),
+    id_column("owner", primary_key=True),
+    id_column("team", primary_key=True),
     Column("jobs", BigInteger, nullable=False),
     Column("letters", BigInteger, nullable=False),
     *(Column(end, BigInteger, nullable=False, default=0) for end in _ENDS),
@@ -225,15 +225,15 @@ tallies = Table(
 array_ends = Table(
     "array_ends",  # How many jobs of an array have ended, by how.
     metadata,
-    _id("array_id", primary_key=True),
+    id_column("array_id", primary_key=True),
     *(Column(end, BigInteger, nullable=False, default=0) for end in _ENDS),
 )
 
 accounts = Table(
     "accounts",  # What attempts came to that were granted on one day, counted from 1970, and have ended.
     metadata,
-    _id("cluster", primary_key=True),
-    _id("team", primary_key=True),
+    id_column("cluster", primary_key=True),
+    id_column("team", primary_key=True),
     Column("day", Integer, primary_key=True, autoincrement=False),
     Column("attempts", BigInteger, nullable=False),
     Column("allocated_s", Double, nullable=False),
@@ -247,8 +247,8 @@ charges = Table(
     metadata,
     Column("ended", Integer, primary_key=True, autoincrement=False),
     Column("began", Integer, primary_key=True, autoincrement=False),
-    _id("team", primary_key=True),
-    Column("chips", _word(CHIPS_LENGTH_MAX), primary_key=True),
+    id_column("team", primary_key=True),
+    Column("chips", word(CHIPS_LENGTH_MAX), primary_key=True),
     Column("seconds", Double, nullable=False),
     Column("dollars", Double, nullable=False),
 )
@@ -256,14 +256,14 @@ charges = Table(
 tokens = Table(
     "tokens",
     metadata,
-    Column("sha256", _word(64), primary_key=True),
-    Column("role", _word(16), nullable=False),
-    _id("team"),
-    _id("attempt_id", nullable=True),
+    Column("sha256", word(64), primary_key=True),
+    Column("role", word(16), nullable=False),
+    id_column("team"),
+    id_column("attempt_id", nullable=True),
     Column("made_s", Double, nullable=False),
-    Column("id", _word(ID_LENGTH_MAX), nullable=False, default=""),  # What it is called, where it must not be shown.
-    Column("holder", _word(ID_LENGTH_MAX), nullable=False, default=""),
-    Column("maker", _word(ID_LENGTH_MAX), nullable=False, default=""),
+    Column("id", word(ID_LENGTH_MAX), nullable=False, default=""),  # What it is called, where it must not be shown.
+    Column("holder", word(ID_LENGTH_MAX), nullable=False, default=""),
+    Column("maker", word(ID_LENGTH_MAX), nullable=False, default=""),
     Column("expires_s", Double, nullable=True),
     Column("used_s", Double, nullable=True),
     Index("tokens_id", "id"),
@@ -273,16 +273,16 @@ tokens = Table(
 audit = Table(
     "audit",
     metadata,
-    Column("sequence", _COUNTER, primary_key=True, autoincrement=True),
+    Column("sequence", COUNTER, primary_key=True, autoincrement=True),
     Column("time_s", Double, nullable=False),
-    Column("holder", _word(255), nullable=False),
-    _id("token"),
-    Column("address", _word(255), nullable=False),
-    Column("action", _word(32), nullable=False),
-    Column("target", _word(255), nullable=False),
-    _id("team"),
-    Column("outcome", _word(16), nullable=False),
-    Column("reason", _word(255), nullable=False),
+    Column("holder", word(255), nullable=False),
+    id_column("token"),
+    Column("address", word(255), nullable=False),
+    Column("action", word(32), nullable=False),
+    Column("target", word(255), nullable=False),
+    id_column("team"),
+    Column("outcome", word(16), nullable=False),
+    Column("reason", word(255), nullable=False),
     Index("audit_team", "team", "sequence"),
     sqlite_autoincrement=True,
 )
@@ -290,32 +290,32 @@ audit = Table(
 secrets = Table(
     "secrets",
     metadata,
-    _id("team", primary_key=True),
-    Column("name", _word(SECRET_NAME_LENGTH_MAX), primary_key=True),
+    id_column("team", primary_key=True),
+    Column("name", word(SECRET_NAME_LENGTH_MAX), primary_key=True),
     Column("ciphertext", Text, nullable=False),
-    Column("key_id", _word(12), nullable=False),
+    Column("key_id", word(12), nullable=False),
     Column("version", BigInteger, nullable=False),
-    Column("maker", _word(ID_LENGTH_MAX), nullable=False),
+    Column("maker", word(ID_LENGTH_MAX), nullable=False),
     Column("made_s", Double, nullable=False),
 )
 
 blocks = Table(
     "blocks",
     metadata,
-    _id("team", primary_key=True),
-    _id("holder", primary_key=True),
-    _id("maker"),
+    id_column("team", primary_key=True),
+    id_column("holder", primary_key=True),
+    id_column("maker"),
     Column("made_s", Double, nullable=False),
 )
 
 holds = Table(
     "holds",
     metadata,
-    _id("team", primary_key=True),  # "" for a cluster, or a node of one.
-    _id("cluster", primary_key=True),
-    Column("node", _word(255), primary_key=True),
+    id_column("team", primary_key=True),  # "" for a cluster, or a node of one.
+    id_column("cluster", primary_key=True),
+    Column("node", word(255), primary_key=True),
     Column("drain", Boolean, nullable=False),
-    Column("by", _word(255), nullable=False),
+    Column("by", word(255), nullable=False),
     Column("reason", Text, nullable=False),
     Column("since_s", Double, nullable=False),
 )
@@ -323,13 +323,13 @@ holds = Table(
 held = Table(
     "held",  # What clusters show, and the store knows nothing of, or no longer knows how it ended.
     metadata,
-    _id("allocation", primary_key=True),
-    _id("cluster"),
-    _id("job_id"),  # "" where nobody knows; it need not be one of ours.
+    id_column("allocation", primary_key=True),
+    id_column("cluster"),
+    id_column("job_id"),  # "" where nobody knows; it need not be one of ours.
     Column("nodes", Text, nullable=False),
     Column("over", Boolean, nullable=False),  # Whether it runs no more.
     Column("since_s", Double, nullable=False),
-    Column("settled_by", _word(255), nullable=False),  # Who had it ended, "" while nobody has.
+    Column("settled_by", word(255), nullable=False),  # Who had it ended, "" while nobody has.
 )
 
 lives = Table(
@@ -355,10 +355,10 @@ archives = Table(
 archived = Table(
     "archived",  # Where each job is that was removed here.
     metadata,
-    _id("job_id", primary_key=True),
-    _id("name"),
-    _id("team"),
-    Column("state", _word(16), nullable=False),
+    id_column("job_id", primary_key=True),
+    id_column("name"),
+    id_column("team"),
+    Column("state", word(16), nullable=False),
     Column("submitted_s", Double, nullable=False),
     Column("ended_s", Double, nullable=False, default=0.0),  # At the latest, of one archived by an older release.
     Column("archive", BigInteger, ForeignKey("archives.number"), nullable=False),
@@ -372,8 +372,8 @@ notices = Table(
     "notices",  # What teams are still to be told. How far events were looked at is the lease of the name "notices".
     metadata,
     Column("sequence", BigInteger, primary_key=True, autoincrement=False),  # The event's.
-    _id("job_id", nullable=True),
-    _id("team"),
+    id_column("job_id", nullable=True),
+    id_column("team"),
     Column("body", Text, nullable=False),
     Column("tries", Integer, nullable=False),
     Column("due_s", Double, nullable=False),
@@ -383,9 +383,9 @@ notices = Table(
 repeats = Table(
     "repeats",
     metadata,
-    _id("token", primary_key=True),
-    Column("key_sha256", _word(64), primary_key=True),
-    Column("fingerprint", _word(64), nullable=False),  # Of the request that the key was drawn for.
+    id_column("token", primary_key=True),
+    Column("key_sha256", word(64), primary_key=True),
+    Column("fingerprint", word(64), nullable=False),  # Of the request that the key was drawn for.
     Column("answer", Text, nullable=False),  # Encrypted under the key, which is not kept.
     Column("made_s", Double, nullable=False),
     Index("repeats_made", "made_s"),
@@ -394,7 +394,7 @@ repeats = Table(
 fleet = Table(
     "fleet",
     metadata,
-    _id("cluster", primary_key=True),
+    id_column("cluster", primary_key=True),
     Column("inventory", Text, nullable=False),
     Column("told_s", Double, nullable=False),  # When the inventory last changed.
     Column("answering", Boolean, nullable=False),
@@ -404,12 +404,12 @@ fleet = Table(
 node_states = Table(
     "node_states",  # Each state that a node was in, as its engine told it, but for slots; None until it was another.
     metadata,
-    Column("ordinal", _COUNTER, primary_key=True, autoincrement=True),
-    _id("cluster"),
-    _id("node"),
-    Column("condition", _word(16), nullable=False),
-    Column("owner", _word(255), nullable=False),
-    Column("reason", _word(255), nullable=False),
+    Column("ordinal", COUNTER, primary_key=True, autoincrement=True),
+    id_column("cluster"),
+    id_column("node"),
+    Column("condition", word(16), nullable=False),
+    Column("owner", word(255), nullable=False),
+    Column("reason", word(255), nullable=False),
     Column("since_s", Double, nullable=False),
     Column("until_s", Double, nullable=True),
     Index("node_states_until", "until_s", "since_s"),
@@ -418,8 +418,8 @@ node_states = Table(
 leases = Table(
     "leases",  # The lead; and how far events were looked at by those who tell of them, each under its own name.
     metadata,
-    Column("name", _word(32), primary_key=True),
-    Column("holder", _word(ID_LENGTH_MAX), nullable=False),
+    Column("name", word(32), primary_key=True),
+    Column("holder", word(ID_LENGTH_MAX), nullable=False),
     Column("epoch", BigInteger, nullable=False),
     Column("expires_s", Double, nullable=False),
 )
@@ -427,14 +427,14 @@ leases = Table(
 health_events = Table(
     "health_events",  # What was seen of machines: samples, kept for a while.
     metadata,
-    Column("number", _COUNTER, primary_key=True, autoincrement=True),
+    Column("number", COUNTER, primary_key=True, autoincrement=True),
     Column("told_s", Double, nullable=False),
-    Column("teller", _word(255), nullable=False),  # Who told it: an attempt, somebody, "" for the controller.
-    _id("source"),
-    _id("session"),
+    Column("teller", word(255), nullable=False),  # Who told it: an attempt, somebody, "" for the controller.
+    id_column("source"),
+    id_column("session"),
     Column("sequence", BigInteger, nullable=False),
-    _id("cluster"),
-    _id("node"),  # "" for what is of no one node.
+    id_column("cluster"),
+    id_column("node"),  # "" for what is of no one node.
     Column("event", Text, nullable=False),
     UniqueConstraint("teller", "source", "session", "sequence", name="health_events_source"),
     Index("health_events_node", "cluster", "node", "number"),
@@ -444,9 +444,9 @@ health_events = Table(
 node_health = Table(
     "node_health",  # What the leader's fold over those says of each node now, for servers that have no fold.
     metadata,
-    _id("cluster", primary_key=True),
-    _id("node", primary_key=True),
-    Column("state", _word(16), nullable=False),
+    id_column("cluster", primary_key=True),
+    id_column("node", primary_key=True),
+    Column("state", word(16), nullable=False),
     Column("findings", Text, nullable=False),
     Column("lemon_score", Double, nullable=False),
     Column("since_s", Double, nullable=False),
@@ -455,58 +455,33 @@ node_health = Table(
 closures = Table(
     "closures",  # Each time that a node was closed, by people or by health.
     metadata,
-    Column("number", _COUNTER, primary_key=True, autoincrement=True),
-    _id("cluster"),
-    _id("node"),
-    Column("kind", _word(16), nullable=False),
-    Column("owner", _word(255), nullable=False),
-    _id("rule"),
+    Column("number", COUNTER, primary_key=True, autoincrement=True),
+    id_column("cluster"),
+    id_column("node"),
+    Column("kind", word(16), nullable=False),
+    Column("owner", word(255), nullable=False),
+    id_column("rule"),
     Column("reason", Text, nullable=False),
     Column("evidence", Text, nullable=False),
-    Column("repair", _word(16), nullable=False),
+    Column("repair", word(16), nullable=False),
     Column("from_s", Double, nullable=False),
     Column("until_s", Double, nullable=True),
     Column("on_engine", Boolean, nullable=False),  # Whether its engine took a cordon for it that still stands.
     Column("refused", Text, nullable=False),
     Column("ended_s", Double, nullable=True),
-    Column("ended_by", _word(255), nullable=False),
+    Column("ended_by", word(255), nullable=False),
     Column("ended_reason", Text, nullable=False),
     Index("closures_node", "cluster", "node", "number"),
     Index("closures_ended", "ended_s"),
     sqlite_autoincrement=True,
 )
 
-health_rules = Table(
-    "health_rules",  # Rules that somebody lets act.
-    metadata,
-    _id("rule", primary_key=True),
-    Column("by", _word(255), nullable=False),
-    Column("since_s", Double, nullable=False),
-    Column("reason", Text, nullable=False),
-)
-
-breakers = Table(
-    "breakers",
-    metadata,
-    _id("cluster", primary_key=True),
-    Column("breaker", Text, nullable=False),
-)
-
 evaluation_rules = Table(
     "evaluation_rules",
     metadata,
-    *(_id("name", primary_key=True), _id("team")),
-    Column("owner", _word(255), nullable=False),
+    id_column("name", primary_key=True),
+    id_column("team"),
+    Column("owner", word(255), nullable=False),
     Column("made_s", Double, nullable=False),
     Column("rule", Text, nullable=False),
-)
-
-services = Table("services", metadata, _id("name", primary_key=True), Column("facts", Text, nullable=False))
-
-service_replicas = Table(
-    "service_replicas",  # Which jobs are replicas of which service.
-    metadata,
-    _id("service", primary_key=True),
-    _id("job_id", primary_key=True),
-    Column("version", Integer, nullable=False),
 )

@@ -109,6 +109,15 @@ if TYPE_CHECKING:
         Why,
     )
     from mainspring.domain.answers.problems import PROBLEM_TYPE, Problem, error_of, problem_of
+    from mainspring.domain.answers.releases import (
+        NewPolicyRelease,
+        PolicyRelease,
+        ReleaseState,
+        ReleaseView,
+        Revocation,
+        SignedText,
+        TrustView,
+    )
     from mainspring.domain.answers.restores import Adopted, HeldOnes, HeldView, NotAdopted
     from mainspring.domain.answers.services import (
         SERVICE_REPLICAS_MAX,

@@ -21,6 +21,7 @@ from mainspring.domain.routes.datasets import DatasetCalls
 from mainspring.domain.routes.evaluations import EvaluationCalls
 from mainspring.domain.routes.nodes import LIST_MAX as LIST_MAX
 from mainspring.domain.routes.nodes import Limit, Named, NodeCalls
+from mainspring.domain.routes.releases import ReleaseCalls
 from mainspring.domain.routes.routing import KEY_HEADER as KEY_HEADER
 from mainspring.domain.routes.routing import Answer as Answer
 from mainspring.domain.routes.routing import P as P
@@ -38,7 +39,7 @@ Stream = Iterator[bytes]  # A body of any length.
 _JOBS = Right.READ_JOBS
 
 
-class LabCalls(NodeCalls, EvaluationCalls, SampleCalls, DatasetCalls, ServiceCalls):
+class LabCalls(NodeCalls, EvaluationCalls, SampleCalls, DatasetCalls, ServiceCalls, ReleaseCalls):
     """What people ask, and the SDK offers as it is. JOB is a job's id, or a name: of several the newest."""
 
     @route("GET", "/jobs", may=_JOBS, handler="jobs", operation="list_jobs")
@@ -481,7 +482,7 @@ class Calls(LabCalls):
 
 ROUTES: tuple[Route[..., Any], ...] = tuple(
     each
-    for kind in (NodeCalls, EvaluationCalls, SampleCalls, DatasetCalls, ServiceCalls, LabCalls, Calls)
+    for kind in (NodeCalls, EvaluationCalls, SampleCalls, DatasetCalls, ServiceCalls, ReleaseCalls, LabCalls, Calls)
     for each in vars(kind).values()
     if isinstance(each, Route)
 )

@@ -54,3 +54,19 @@ rule_cases = Table(
     Index("rule_cases_until", "until_s"),
     sqlite_autoincrement=True,
 )
+
+health_rules = Table(
+    "health_rules",  # Rules that somebody lets act.
+    metadata,
+    id_column("rule", primary_key=True),
+    Column("by", word(255), nullable=False),
+    Column("since_s", Double, nullable=False),
+    Column("reason", Text, nullable=False),
+)
+
+breakers = Table(
+    "breakers",
+    metadata,
+    id_column("cluster", primary_key=True),
+    Column("breaker", Text, nullable=False),
+)

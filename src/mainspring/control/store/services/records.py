@@ -10,7 +10,8 @@ import sqlalchemy as sa
 
 from mainspring.control.store.ledger import StopCause
 from mainspring.control.store.records import ATTEMPT_LIVE, JOB_ROWS, JobRecord, read_text, text_of
-from mainspring.control.store.schema import attempts, jobs, service_replicas, services
+from mainspring.control.store.schema import attempts, jobs
+from mainspring.control.store.services.tables import service_replicas, services
 from mainspring.domain.answers import NewScale
 from mainspring.domain.ids import AttemptId, ClusterName, JobId, TeamName
 from mainspring.domain.job import JobSpec

@@ -1,0 +1,1 @@
+"""Releases of policies, and by whose keys they are trusted."""

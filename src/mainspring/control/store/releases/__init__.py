@@ -1,0 +1,1 @@
+"""What the store holds of releases of policies."""

@@ -1,0 +1,1 @@
+"""The agent on a robot: installs what is signed, goes back by itself, survives power loss."""

@@ -1,0 +1,1 @@
+"""Releases of policies: what is in one, and how people sign it."""
