@@ -28,7 +28,7 @@ _FAILED = tuple(rule.name for rule in RULES if rule.state is HealthState.FAILED)
 
 
 @final
-class Watching:
+class NodeWatchers:
     """The watchers of one world."""
 
     def __init__(self, seed: int) -> None:

@@ -17,7 +17,7 @@ from mainspring.domain.fleet import NodeCondition
 from mainspring.domain.hardware.care import USUAL_LIMITS
 from mainspring.domain.ids import ClusterName
 from mainspring.simulator.proof.cluster import SimulatedCluster
-from mainspring.simulator.proof.watching import STRANGER, Watching
+from mainspring.simulator.proof.watching import STRANGER, NodeWatchers
 
 _CLOSED = sa.select(closures).where(closures.c.owner == OWNER).order_by(closures.c.from_s, closures.c.number)
 
@@ -31,7 +31,7 @@ class HealthLaws:
         clusters: Looked at past their faults.
     """
 
-    def __init__(self, watching: Watching, clusters: Mapping[ClusterName, SimulatedCluster]) -> None:
+    def __init__(self, watching: NodeWatchers, clusters: Mapping[ClusterName, SimulatedCluster]) -> None:
         self._watching = watching
         self._clusters = clusters
         self._nodes: dict[ClusterName, int] = {}  # The most that each had.

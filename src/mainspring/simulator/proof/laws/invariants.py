@@ -28,7 +28,7 @@ from mainspring.simulator.proof.gangs import Gangs
 from mainspring.simulator.proof.laws.beyond import BeyondLaws
 from mainspring.simulator.proof.laws.failover import FailoverLaws
 from mainspring.simulator.proof.laws.health import HealthLaws
-from mainspring.simulator.proof.watching import Watching
+from mainspring.simulator.proof.watching import NodeWatchers
 from mainspring.testing import FakeClock
 
 _EVENTS_MAX = 1_000_000
@@ -101,7 +101,7 @@ class Invariants:
         *,
         failover: FailoverLaws,
         silences: bool,
-        watching: Watching,
+        watching: NodeWatchers,
     ) -> None:
         self._store = store
         self._clusters = clusters
