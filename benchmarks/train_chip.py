@@ -140,17 +140,8 @@ def snapshot(name: str, folder: Path, count: int) -> None:
     )
     mesh = make_mesh(recipe.mesh)
     state = initial_state(recipe, signature, unit_statistics(recipe.policy, signature), mesh)
-    update, dice = make_update(recipe, mesh), np.random.default_rng(0)
-    rows = (recipe.batch_size, recipe.policy.horizon)
-    batch = place_batch(
-        mesh,
-        {
-            "state": dice.normal(size=(rows[0], DIMENSIONS)).astype(np.float32),
-            "images": dice.integers(0, 256, (rows[0], VIEWS, SIDE, SIDE, 3), dtype=np.uint8),
-            "actions": dice.normal(size=(*rows, DIMENSIONS)).astype(np.float32),
-            "valid": np.ones(rows, bool),
-        },
-    )
+    update = make_update(recipe, mesh)
+    batch = place_batch(mesh, batch_of(recipe.batch_size, recipe.policy.horizon))
     size_bytes = sum(array.nbytes for array in jax.tree.leaves(state))
     session = joined(folder)
     number, under_way = 0, None
@@ -195,6 +186,17 @@ def snapshot(name: str, folder: Path, count: int) -> None:
         "state_gb": size_bytes / 1e9,
     }
     print(json.dumps({name: round(figure, 4) for name, figure in figures.items()}))
+
+
+def batch_of(rows: int, horizon: int) -> dict[str, Any]:
+    """Returns a batch of noise."""
+    dice = np.random.default_rng(0)
+    return {
+        "state": dice.normal(size=(rows, DIMENSIONS)).astype(np.float32),
+        "images": dice.integers(0, 256, (rows, VIEWS, SIDE, SIDE, 3), dtype=np.uint8),
+        "actions": dice.normal(size=(rows, horizon, DIMENSIONS)).astype(np.float32),
+        "valid": np.ones((rows, horizon), bool),
+    }
 
 
 def joined(folder: Path) -> Any:

@@ -17,7 +17,7 @@ PROGRAMS = {
     "pictures": "mainspring.app.server.programs.pictures",
     "probes": "mainspring.app.server.programs.probes",
     "record": "mainspring.app.server.programs.record",
-    "serve": "mainspring.app.server.programs.serve",
+    "serve": "mainspring.app.server.programs.robots.serve",
     "server": "mainspring.app.web.serving",
     "take-in": "mainspring.app.server.programs.take_in",
     "train": "mainspring.app.server.programs.train",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.app.server.programs.serve import arguments_of
+from mainspring.app.server.programs.robots.serve import arguments_of
 from mainspring.robots.serving.metrics import ServingMetrics
 from mainspring.robots.serving.server import ServeLimits
 from mainspring.robots.serving.wire import Refusal

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from websockets.sync.client import connect
 
-from mainspring.app.server.programs.serve import arguments_of, check_open, serve
+from mainspring.app.server.programs.robots.serve import arguments_of, check_open, serve
 from mainspring.domain.errors import InvalidInput, MainspringError
 from mainspring.robots.serving.client import Doing, RobotClient
 from mainspring.robots.serving.wire import pack, unpack

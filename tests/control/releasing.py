@@ -11,7 +11,7 @@ from tuf.api.metadata import Metadata, Targets
 
 from mainspring.control import Control
 from mainspring.domain.answers import NewPolicyRelease, ReleaseView, SignedText, TrustView
-from mainspring.domain.answers.releases import (
+from mainspring.domain.answers.policies.releases import (
     Embodiment,
     GateSeen,
     GateStanding,

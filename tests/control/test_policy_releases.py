@@ -12,7 +12,7 @@ from tests.control.releasing import People, new_release
 from tuf.api.metadata import Metadata, TargetFile
 
 from mainspring.domain.answers import ReleaseState, Revocation, SignedText
-from mainspring.domain.answers.releases import GateSeen, GateStanding
+from mainspring.domain.answers.policies.releases import GateSeen, GateStanding
 from mainspring.domain.errors import Conflict, DamagedData, InvalidInput, NotFound
 from mainspring.robots.edge.trust import SignedFile, TrustFloor, refreshed
 from mainspring.robots.releases.signing import new_root, read_server_key, signed_by

@@ -11,7 +11,7 @@ from safetensors.numpy import load, save_file
 from mainspring.checkpoint import open_checkpoint
 from mainspring.checkpoint.exchange import import_source
 from mainspring.checkpoint.safetensors import SafetensorsSource
-from mainspring.domain.answers.releases import (
+from mainspring.domain.answers.policies.releases import (
     CameraPort,
     Embodiment,
     GateStanding,

@@ -79,7 +79,6 @@ class LeadHost:
         self._reports = Reports(orders, self._lead)
         self._samples = SampleWriter(orders, stores, clock)
         self._eventful = asyncio.Event()
-        self._claim = Claim(number=orders.number, epoch=orders.epoch)
         self._starting = asyncio.Lock()
         self._fenced = asyncio.Event()
 
@@ -96,6 +95,11 @@ class LeadHost:
     def stop(self, grace_s: float) -> None:
         """Tells the lead that the engine wants the attempt to stop."""
         self._feed(StopAsked(grace_s=grace_s))
+
+    @property
+    def _claim(self) -> Claim:
+        """Returns what this lead writes by."""
+        return Claim(number=self._orders.number, epoch=self._orders.epoch)
 
     async def run(self) -> None:
         """Leads until the outcome is acknowledged, the attempt is fenced, or the controller was away too long."""

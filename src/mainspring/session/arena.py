@@ -1,11 +1,15 @@
-"""Arena layout of a snapshot: each block at a 64-byte aligned offset, put there by plain memory copy."""
+"""Snapshots in the arena: each block at a 64-byte aligned offset, put there by plain memory copy.
+
+What devices hold is copied there by a thread, while the program goes on.
+"""
 
 from __future__ import annotations
 
 import mmap
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
@@ -13,7 +17,7 @@ from numpy.typing import NDArray
 
 from mainspring.domain.errors import Unavailable
 from mainspring.domain.wire import Shard
-from mainspring.session.blocks import ALIGNMENT_BYTES, Block
+from mainspring.session.blocks import ALIGNMENT_BYTES, Block, OnDevice
 from mainspring.session.copying import copy_brought, touch
 
 PAGE_BYTES = 4_096  # What direct reads of a stored snapshot want, to need no copy.
@@ -115,6 +119,44 @@ class ArenaMap:
             raise Unavailable("map the arena", on=self._path, got=str(error)) from error
         touch(np.frombuffer(slot, dtype=np.uint8))  # MAP_POPULATE does it in one thread, and holds up all others.
         return slot
+
+
+@final
+class SnapshotWriter:
+    """Writes snapshots one at a time: at once, or in a thread where devices hold them."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, "mainspring-snapshot")  # Starts none before there is something to do.
+        self._under_way: Future[bool] | None = None
+
+    def write(self, blocks: Sequence[Block], put: Callable[[Sequence[Block]], bool]) -> bool:
+        """Has blocks put where they belong; returns what `put` does, True where a thread does it.
+
+        Args:
+            blocks: Those of host memory may change once this has returned.
+            put: Copies blocks, and tells the agent.
+
+        Raises:
+            Unavailable: The agent does not answer; of a thread's work, at the next call.
+        """
+        self.wait()
+        if not any(isinstance(block.data, OnDevice) for block in blocks):
+            return put(blocks)
+        still = [
+            block if isinstance(block.data, OnDevice) else replace(block, data=block.data.copy()) for block in blocks
+        ]
+        self._under_way = self._thread.submit(put, still)
+        return True
+
+    def wait(self) -> None:
+        """Waits for the snapshot under way.
+
+        Raises:
+            Unavailable: The agent does not answer.
+        """
+        if self._under_way is not None:
+            under_way, self._under_way = self._under_way, None
+            under_way.result()
 
 
 def map_bytes(path: str, opened: Opened = os.open) -> NDArray[np.uint8]:

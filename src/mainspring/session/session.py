@@ -7,7 +7,6 @@ import math
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
@@ -18,8 +17,8 @@ from mainspring.domain import wire
 from mainspring.domain.errors import InvalidInput, InvalidMessage, Unavailable
 from mainspring.domain.goodput import TimeUse
 from mainspring.domain.ids import AttemptId, JobId, RoleName
-from mainspring.session.arena import ArenaMap, lay_out
-from mainspring.session.blocks import Block, OnDevice
+from mainspring.session.arena import ArenaMap, SnapshotWriter, lay_out
+from mainspring.session.blocks import Block
 from mainspring.session.line import ANSWER_LIMIT_S, CLOSE_LIMIT_S, AgentConnection, Reporter
 from mainspring.session.meter import Meter
 from mainspring.session.profiling.profiler import Profiler
@@ -75,8 +74,7 @@ class Session:
     ) -> None:
         self._pid = pid
         self._meter = Meter(stopwatch)
-        self._writer = ThreadPoolExecutor(1, "mainspring-snapshot")  # Starts no thread before there is something to do.
-        self._writing: Future[bool] | None = None
+        self._writer = SnapshotWriter()
         self._line: AgentConnection | None = None
         self._profiler = Profiler(self._keep_profile, stopwatch)
         self._welcome = ALONE
@@ -321,14 +319,9 @@ class Session:
         if self._line is None:
             return True
         with self._meter.measure(TimeUse.SNAPSHOT):
-            self._written()
-            if not any(isinstance(block.data, OnDevice) for block in blocks):
-                return self._write(self._line, step, blocks, facts)
-            still = [_still(block) for block in blocks]
-            self._writing = self._writer.submit(self._write, self._line, step, still, facts)
-            return True
+            return self._writer.write(blocks, partial(self._put, self._line, step, facts))
 
-    def _write(self, line: AgentConnection, step: int, blocks: Sequence[Block], facts: wire.Detail) -> bool:
+    def _put(self, line: AgentConnection, step: int, facts: wire.Detail, blocks: Sequence[Block]) -> bool:
         layout = lay_out(blocks)
         slot = line.ask(
             wire.SnapshotBegin(step=step, size_bytes=layout.size_bytes), wire.SnapshotSlot, limit_s=SLOT_LIMIT_S
@@ -345,16 +338,6 @@ class Session:
         self._newest = wire.RestorePlan(step=step, shards=tuple(here), state=facts, source="arena", total=total)
         return True
 
-    def _written(self) -> None:
-        """Waits for a snapshot under way.
-
-        Raises:
-            Unavailable: The agent does not answer.
-        """
-        if self._writing is not None:
-            writing, self._writing = self._writing, None
-            writing.result()
-
     def newest_snapshot(self) -> Restored | None:
         """Returns the newest snapshot that this rank took in its generation, None for none: to go back to.
 
@@ -364,7 +347,7 @@ class Session:
             DamagedData: It does not hold together.
             Unavailable: The agent does not answer.
         """
-        self._written()
+        self._writer.wait()
         if self._line is None or self._newest is None:
             return None
         measure = partial(self._meter.measure, TimeUse.RESTORE)
@@ -395,7 +378,7 @@ class Session:
             Unavailable: The agent is gone.
         """
         if self._line is not None:
-            self._written()
+            self._writer.wait()
             self._reporter.send(rest=True)
         return self._stop.then if self.stop_requested else wire.Then.EXIT
 
@@ -410,7 +393,7 @@ class Session:
         """
         if self._line is None:
             return False
-        self._written()
+        self._writer.wait()
         with self._line.turn:
             self._reporter.send(rest=True)
             question = wire.NextGeneration(after=self.generation)
@@ -456,7 +439,7 @@ class Session:
         if self._line is None or os.getpid() != self._pid:  # A forked child shares the line, and must not speak on it.
             return
         with contextlib.suppress(Unavailable, InvalidMessage):
-            self._written()
+            self._writer.wait()
         self._reporter.close()
         if self._line.turn.acquire(timeout=CLOSE_LIMIT_S):
             with contextlib.suppress(Unavailable, InvalidMessage):  # The agent may have gone first.
@@ -487,11 +470,6 @@ class Session:
         self._profiler.want(reply.profile)
         if reply.stop:
             self._stop = reply
-
-
-def _still(block: Block) -> Block:
-    """Returns a block that the program cannot change any more."""
-    return block if isinstance(block.data, OnDevice) else replace(block, data=block.data.copy())
 
 
 def _checked(facts: wire.Detail, attempted: str) -> wire.Detail:

@@ -17,8 +17,8 @@ import pytest
 from websockets.asyncio.client import connect
 
 from mainspring.app.sdk.lab import Lab
-from mainspring.app.sdk.services import replica_spec
-from mainspring.app.server.programs.service_proxy import ServerDirectory
+from mainspring.app.sdk.policies.services import replica_spec
+from mainspring.app.server.programs.robots.service_proxy import ServerDirectory
 from mainspring.domain.answers import NewScale, NewService, NewToken, NewVersion, ServiceView
 from mainspring.domain.job import LAB
 from mainspring.domain.team import TeamRole

@@ -39,10 +39,10 @@ if TYPE_CHECKING:
     from mainspring.app.base.code import TakenCode
     from mainspring.app.sdk.clusters import ClusterVerbs
     from mainspring.app.sdk.data import DataVerbs
-    from mainspring.app.sdk.evaluations import EvaluationVerbs
     from mainspring.app.sdk.plans import PlannedSpec
+    from mainspring.app.sdk.policies.evaluations import EvaluationVerbs
+    from mainspring.app.sdk.policies.releases import ReleaseVerbs
     from mainspring.app.sdk.profiles import ProfileVerbs
-    from mainspring.app.sdk.releases import ReleaseVerbs
     from mainspring.app.sdk.samples import Samples
 
 WAIT_S_MAX = 30 * 86_400.0
@@ -127,7 +127,7 @@ class Lab(LabCalls):
     @cached_property
     def evaluations(self) -> EvaluationVerbs:
         """Returns the verbs of what its policies are worth."""
-        from mainspring.app.sdk.evaluations import EvaluationVerbs
+        from mainspring.app.sdk.policies.evaluations import EvaluationVerbs
 
         return EvaluationVerbs(self)
 
@@ -141,7 +141,7 @@ class Lab(LabCalls):
     @cached_property
     def policies(self) -> ReleaseVerbs:
         """Returns the verbs of releases of its policies."""
-        from mainspring.app.sdk.releases import ReleaseVerbs
+        from mainspring.app.sdk.policies.releases import ReleaseVerbs
 
         return ReleaseVerbs(self)
 
@@ -375,11 +375,7 @@ class Lab(LabCalls):
             return client.submit(answers.Submit(spec=spec, key=key))
 
     def events(self, job: str) -> tuple[answers.Event, ...]:
-        """Returns a job's events, oldest first.
-
-        Args:
-            job: Its id or name.
-        """
+        """Returns the events of a job, by its id or name, oldest first."""
         with self.client() as client:
             return client.events(job)
 

@@ -362,10 +362,7 @@ def _named(connection: sa.Connection, attempt: AttemptRecord, columns: Mapping[s
 
 
 def heartbeat(connection: sa.Connection, beat: Heartbeat, now_s: float) -> HeartbeatReply:
-    """Writes what a lead reports and returns what it need not repeat.
-
-    Args:
-        connection: From `Store.write`.
+    """Writes what a lead reports, by a connection of `Store.write`, and returns what it need not repeat.
 
     Raises:
         InvalidMessage: Its outcome is not one an attempt can end with.

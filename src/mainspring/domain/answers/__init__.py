@@ -108,8 +108,7 @@ if TYPE_CHECKING:
         WhatIfAnswer,
         Why,
     )
-    from mainspring.domain.answers.problems import PROBLEM_TYPE, Problem, error_of, problem_of
-    from mainspring.domain.answers.releases import (
+    from mainspring.domain.answers.policies.releases import (
         NewPolicyRelease,
         PolicyRelease,
         ReleaseState,
@@ -118,8 +117,7 @@ if TYPE_CHECKING:
         SignedText,
         TrustView,
     )
-    from mainspring.domain.answers.restores import Adopted, HeldOnes, HeldView, NotAdopted
-    from mainspring.domain.answers.services import (
+    from mainspring.domain.answers.policies.services import (
         SERVICE_REPLICAS_MAX,
         SERVICES_MAX,
         NewScale,
@@ -129,6 +127,8 @@ if TYPE_CHECKING:
         ServicePhase,
         ServiceView,
     )
+    from mainspring.domain.answers.problems import PROBLEM_TYPE, Problem, error_of, problem_of
+    from mainspring.domain.answers.restores import Adopted, HeldOnes, HeldView, NotAdopted
     from mainspring.domain.answers.steering import REASON_MAX, HoldView, NewHold, NewPriority, NewSize, QueuePlace
 else:
     __getattr__, __dir__ = names_of(__name__)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from mainspring.domain import answers
-from mainspring.domain.answers.releases import PIECE_BYTES_MAX
+from mainspring.domain.answers.policies.releases import PIECE_BYTES_MAX
 from mainspring.domain.codec import WHOLE_MAX
 from mainspring.domain.routes.nodes import Limit, Named
 from mainspring.domain.routes.routing import Query, route

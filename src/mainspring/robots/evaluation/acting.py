@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from mainspring.data.video.frames import SCALING
 from mainspring.domain.errors import InvalidInput
 from mainspring.robots.environments.port import EnvironmentFacts, FloatArray, Pixels
-from mainspring.robots.evaluation.playing import Actor, Seen
+from mainspring.robots.evaluation.playing import Actor, Observations
 from mainspring.train.evaluate import TrainedPolicy, make_actor, normalised_state, tokenizer_of
 from mainspring.train.models.shapes import LanguageRecipe
 
@@ -40,7 +40,7 @@ def actor_of(policy: TrainedPolicy, facts: EnvironmentFacts, *, seed: int) -> Ac
     player, tokenizer = make_actor(policy, seed=seed), tokenizer_of(policy)
     size = (signature.image_height, signature.image_width)
 
-    def act(seen: Seen, call: int) -> FloatArray:
+    def act(seen: Observations, call: int) -> FloatArray:
         batch: dict[str, NDArray[Any]] = {"state": seen.state}
         if shape.motion:
             batch["before"] = seen.before

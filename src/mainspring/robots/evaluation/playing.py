@@ -21,7 +21,7 @@ FILM_RATE_HZ = 5.0  # Of the robot's own time.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class Observations:
     """What a policy is asked about: `LANES` robots at once, of which those of idle lanes mean nothing.
 
     Args:
@@ -37,7 +37,7 @@ class Seen:
     images: Pixels | None = None
 
 
-Actor = Callable[[Seen, int], FloatArray]
+Actor = Callable[[Observations, int], FloatArray]
 """From what is seen and the number of the call to chunks of actions [lanes, T, A]."""
 
 
@@ -160,11 +160,11 @@ def _unfilmed(played: Played) -> Played:
     return Played(start=played.start, task=played.task, solved=played.solved, steps=played.steps)
 
 
-def _seen(lanes: Sequence[_Lane]) -> Seen:
+def _seen(lanes: Sequence[_Lane]) -> Observations:
     """Returns what all see; lanes that were never used see what the first does."""
     rows = [*lanes, *[lanes[0]] * (LANES - len(lanes))]
     pictured = bool(rows[0].moment.images)
-    return Seen(
+    return Observations(
         state=np.stack([lane.moment.state for lane in rows]),
         before=np.stack([lane.before for lane in rows]),
         tasks=tuple(lane.task for lane in rows),

@@ -33,7 +33,7 @@ from mainspring.data import Split, ViewManifest, open_view
 from mainspring.data.features import ACTION, STATE
 from mainspring.data.views.manifest import view_manifest
 from mainspring.data.views.view import MappedRanges
-from mainspring.domain.answers.releases import (
+from mainspring.domain.answers.policies.releases import (
     CameraPort,
     Embodiment,
     GateSeen,

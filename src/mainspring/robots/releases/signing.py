@@ -19,7 +19,7 @@ from securesystemslib.signer import CryptoSigner, Key
 from tuf.api.metadata import DelegatedRole, Delegations, Metadata, Role, Root, Snapshot, TargetFile, Targets, Timestamp
 
 from mainspring.domain.answers import ReleaseView
-from mainspring.domain.answers.releases import BY_SERVER
+from mainspring.domain.answers.policies.releases import BY_SERVER
 from mainspring.domain.errors import Conflict, InvalidInput, NotFound
 
 PEOPLE, THRESHOLD = 3, 2  # One may lose a key, and one stolen key signs nothing.

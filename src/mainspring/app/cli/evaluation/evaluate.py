@@ -15,7 +15,7 @@ from mainspring.app.cli.arguments import Json, LabContext
 from mainspring.app.render.progress import progress_bar
 from mainspring.app.render.tables import show
 from mainspring.app.render.training import evaluations as look
-from mainspring.app.sdk.evaluations import STARTS, EvaluationVerbs
+from mainspring.app.sdk.policies.evaluations import STARTS, EvaluationVerbs
 from mainspring.domain.errors import InvalidInput, NotFound
 from mainspring.domain.ids import TeamName
 from mainspring.domain.job import LAB

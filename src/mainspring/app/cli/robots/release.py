@@ -10,11 +10,11 @@ import typer
 
 from mainspring.app.base.specs import read_yaml
 from mainspring.app.cli.arguments import Json, LabContext
-from mainspring.app.render import releases as look
 from mainspring.app.render.progress import bytes_bar
 from mainspring.app.render.tables import show
-from mainspring.app.sdk.releases import ReleaseVerbs
-from mainspring.domain.answers.releases import Embodiment
+from mainspring.app.render.training import releases as look
+from mainspring.app.sdk.policies.releases import ReleaseVerbs
+from mainspring.domain.answers.policies.releases import Embodiment
 from mainspring.domain.codec import from_plain
 from mainspring.domain.errors import InvalidInput
 from mainspring.domain.ids import TeamName

@@ -50,7 +50,7 @@ def serve(
     as_json: Json = False,
 ) -> None:
     """Serve a policy to robots, on replicas that are kept up, and grow with the requests."""
-    from mainspring.app.sdk.services import replica_spec  # With what finds checkpoints.
+    from mainspring.app.sdk.policies.services import replica_spec  # With what finds checkpoints.
 
     lab = context.obj
     each = {"cpus": cpus, "memory_gib": memory}
@@ -135,7 +135,7 @@ def update(
     as_json: Json = False,
 ) -> None:
     """Serve something else: replicas are replaced one by one, and it goes back by itself where the new ones fail."""
-    from mainspring.app.sdk.services import replica_spec  # With what finds checkpoints.
+    from mainspring.app.sdk.policies.services import replica_spec  # With what finds checkpoints.
 
     lab = context.obj
     before = lab.service(service).spec
@@ -160,7 +160,7 @@ def proxy(
     behind_proxy: Annotated[bool, typer.Option("--behind-proxy", help="Another in front speaks TLS for it.")] = False,
 ) -> None:
     """Be the proxy of all services, until told to end: robots call ws://HOST:PORT/v1/services/SERVICE."""
-    from mainspring.app.server.programs.service_proxy import serve_proxy
+    from mainspring.app.server.programs.robots.service_proxy import serve_proxy
 
     with context.obj.client() as client:
         servers = ",".join(client.servers.urls)

@@ -30,7 +30,7 @@ from mainspring.domain.answers import (
     SignedText,
     TrustView,
 )
-from mainspring.domain.answers.releases import (
+from mainspring.domain.answers.policies.releases import (
     BY_PEOPLE,
     BY_SERVER,
     PIECE_BYTES_MAX,

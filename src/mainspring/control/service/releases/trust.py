@@ -21,7 +21,7 @@ from securesystemslib.signer import CryptoSigner
 from tuf.api.exceptions import RepositoryError
 from tuf.api.metadata import Metadata, MetaFile, Root, Signed, Snapshot, TargetFile, Targets, Timestamp
 
-from mainspring.domain.answers.releases import BY_SERVER
+from mainspring.domain.answers.policies.releases import BY_SERVER
 from mainspring.domain.errors import InvalidInput
 
 ROOT, TARGETS, SNAPSHOT, TIMESTAMP = Root.type, Targets.type, Snapshot.type, Timestamp.type

@@ -8,9 +8,9 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from mainspring.app.render.tables import Listing, ago, facts_grid, framed, size_text
-from mainspring.app.sdk.releases import ReleaseDifference, ReleaseMade
+from mainspring.app.sdk.policies.releases import ReleaseDifference, ReleaseMade
 from mainspring.domain.answers import ReleaseState, ReleaseView, TrustView
-from mainspring.domain.answers.releases import Embodiment, GateSeen
+from mainspring.domain.answers.policies.releases import Embodiment, GateSeen
 
 _COLOURS = {ReleaseState.PUBLISHED: "green", ReleaseState.PENDING: "yellow", ReleaseState.REVOKED: "red"}
 NAMES_SHOWN_MAX = 8  # Of dimensions, in one line.

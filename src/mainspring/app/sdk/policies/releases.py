@@ -22,7 +22,7 @@ from mainspring.domain.answers import (
     SignedText,
     TrustView,
 )
-from mainspring.domain.answers.releases import Embodiment, ReleaseFile, ReleaseLineage, artifact_key
+from mainspring.domain.answers.policies.releases import Embodiment, ReleaseFile, ReleaseLineage, artifact_key
 from mainspring.domain.errors import Conflict, DamagedData, InvalidInput
 from mainspring.domain.ids import TeamName
 from mainspring.domain.job import LAB

@@ -1,0 +1,1 @@
+"""What becomes of policies, from Python: evaluations, releases, services."""

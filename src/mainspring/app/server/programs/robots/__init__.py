@@ -1,0 +1,1 @@
+"""Programs that robots call: policies served, and the proxy before them."""

@@ -1,0 +1,1 @@
+"""What is told of policies: their releases, and services of them."""
