@@ -50,12 +50,16 @@ class Fleet:
         source = SignedSource(
             self.people.root.encode(),
             releases.metadata,
-            lambda path, offset, size: releases.piece(*path.split("/"), offset=offset, limit=size),
+            self.piece,
             robot=robot,
             budget=ByteBudget(self.world.clock, per_s),
             runtime="0.3.0",
         )
         self.agent = EdgeAgent(self.disk, source, self.robot, self.world.clock, limits=LIMITS)
+
+    def piece(self, path: str, offset: int, size_bytes: int) -> bytes:
+        folder, _, name = path.partition("/")
+        return self.world.control.releases.piece(folder, name, offset=offset, limit=size_bytes)
 
     def publish(self, *contents: bytes, **fields: object) -> str:
         given = {"fits": HAND, **fields}

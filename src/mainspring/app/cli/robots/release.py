@@ -10,8 +10,8 @@ import typer
 
 from mainspring.app.base.specs import read_yaml
 from mainspring.app.cli.arguments import Json, LabContext
-from mainspring.app.render import releases as look
 from mainspring.app.render.progress import bytes_bar
+from mainspring.app.render.robots import releases as look
 from mainspring.app.render.tables import show
 from mainspring.app.sdk.releases import ReleaseVerbs
 from mainspring.domain.answers.releases import Embodiment
