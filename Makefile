@@ -18,7 +18,7 @@ demo: install
 	$(BIN)/ms demo $(DEMO)
 
 test: install build/dex
-	$(BIN)/pytest -m "not soak" -n 3 --durations=10
+	$(BIN)/pytest -m "not soak" -n 3 --dist worksteal --durations=10
 
 check: install
 	$(BIN)/ruff format --check .

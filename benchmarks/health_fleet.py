@@ -5,8 +5,10 @@ on: rates, kinds and repairs are those of `FaultModel`, with their sources. Both
 the same faults; without health people see a fault that stays after `noticed_s` on average, which is ours and has no
 source: the ratio is told for half and for twice of it too. `detect_miss`: share of faults known of later than the best
 of others promise for their kind (`missed` names the kinds). `false_per_1000_node_days`: nodes closed of which nothing
-was wrong. `lemon_*`: nodes that fail 20 times as often, as told by rules. `badput_ratio`: node-time lost to faults,
-quarantine and spares, with health over without.
+was wrong. `lemon_*`: nodes that fail 20 times as often, as told by rules; one that was replaced for one of its faults
+before it failed again is a lemon no more, and counts in `lemon_recall_of_all` alone. In 28 days one lemon in seven
+fails once at most, which nobody can tell from a sound node: 0.86 is the most that can be recalled. `badput_ratio`:
+node-time lost to faults, quarantine and spares, with health over without.
 """
 
 from __future__ import annotations

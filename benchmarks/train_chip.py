@@ -5,7 +5,7 @@ its own. Weights are random; the shapes are what counts.
 
 `sample_ms` and `sample_p99_ms` are of 200 calls (wanted: at most 25): three pictures and a state lie in host memory,
 one row, ten steps of flow, until the chunk lies there, too; weights in bfloat16. `compile_s` is what the first call
-waits. A training step is the recipe's own, with its optimizer and batch; `step_s` is the median of 10. Then a snapshot
+waits. A training step is the recipe's own, with its optimizer and batch; `step_s` is the mean of 10. Then a snapshot
 of the whole state is taken in mid-run, three times: `stall` is the median of what the five steps from there on take
 longer, as a share of one step (wanted: at most 0.01). `handed_s` is how long the training thread was in `snapshot`;
 `gb_s` is what a thread brings to the agent's memory beside the steps, `state_gb` how much there is. The first snapshot,
@@ -131,7 +131,8 @@ def snapshot(name: str, folder: Path, count: int) -> None:
     from mainspring.train.policy import unit_statistics
     from mainspring.train.recipe import recipe_named
     from mainspring.train.state.sharding import make_mesh, place_batch
-    from mainspring.train.trainer import PARTS, initial_state, make_update
+    from mainspring.train.steps.state import PARTS, initial_state
+    from mainspring.train.steps.update import make_update
 
     recipe = recipe_named(name)
     signature = Signature(
@@ -152,14 +153,18 @@ def snapshot(name: str, folder: Path, count: int) -> None:
     )
     size_bytes = sum(array.nbytes for array in jax.tree.leaves(state))
     session = joined(folder)
-    number = 0
+    number, under_way = 0, None
 
-    def step() -> float:
-        nonlocal state, number
+    def steps(count: int) -> float:
+        """Returns how long steps take. As in the trainer, one is under way while the one before is read."""
+        nonlocal state, under_way, number
         began_s = time.perf_counter()
-        state, loss = update(state, batch, np.int32(number))
-        number += 1
-        float(loss)
+        for _ in range(count):
+            state, measures = update(state, batch, np.int32(number))
+            number += 1
+            if under_way is not None:
+                np.asarray(under_way)
+            under_way = measures
         return time.perf_counter() - began_s
 
     def saved() -> float:
@@ -167,17 +172,16 @@ def snapshot(name: str, folder: Path, count: int) -> None:
         assert session.snapshot(number, blocks_of(state, session, PARTS), {"step": number})
         return time.perf_counter() - began_s
 
-    for _ in range(2):
-        step()  # The first compiles.
+    steps(2)  # The first compiles.
     saved()
     session.left()
-    step_s = statistics.median(step() for _ in range(STEPS))
+    step_s = steps(STEPS) / STEPS
     losses_s, handed_s, paces = [], [], []
     for _ in range(count):
-        before_s = sum(step() for _ in range(AFTER))
+        before_s = steps(AFTER)
         began_s = time.perf_counter()
         handed_s.append(saved())
-        after_s = sum(step() for _ in range(AFTER)) + handed_s[-1]
+        after_s = steps(AFTER) + handed_s[-1]
         losses_s.append(after_s - before_s)
         session.left()
         paces.append(size_bytes / (time.perf_counter() - began_s) / 1e9)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -19,9 +20,19 @@ from mainspring.testing.postgres import PostgresServer, postgres_missing
 # Where the compiler for TPUs is installed JAX would look for some, and libtpu takes from the process, and all that it
 # starts, the right to ever become another user: no test after that could try sudo.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Of programs that compute for moments the compiler's optimizations take longer than all that they save.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 settings.register_profile("house", deadline=None, derandomize=True, max_examples=40)
 settings.register_profile("search", deadline=None, derandomize=False)
 settings.load_profile("house")
+TOGETHER = Path(__file__).parent / "engines" / "kubernetes"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leaves the tests of Kubernetes' engine beside each other, in whatever order: one control plane is for them all,
+    and ends where another's test comes in between.
+    """
+    items.sort(key=lambda item: TOGETHER not in item.path.parents)
 
 
 def pytest_runtest_teardown() -> None:

@@ -23,7 +23,8 @@ ATTRIBUTES_MAX = 15
 ARGUMENTS_MAX = 7
 FILES_MAX = 12
 ALIKE_MAX = 20  # Where all files of a package are of one kind.
-ALIKE = {"data/readers", "data/readers/episodes", "control/store/migrations/versions"}  # Readers; migrations.
+ALIKE = {"data/readers", "data/readers/episodes"}  # Readers.
+GROWING = {"control/store/migrations/versions"}  # One more for every change of tables, for good.
 
 
 def _tracked(pattern: str) -> list[Path]:
@@ -99,6 +100,7 @@ def test_release_is_the_one_of_the_package_and_has_news() -> None:
 
 def test_packages_hold_few_files() -> None:
     counts = Counter(str(path.parent) for path in _modules() if path.name != "__init__.py")
+    counts = Counter({name: count for name, count in counts.items() if name not in GROWING})
     assert not {name: count for name, count in counts.items() if count > (ALIKE_MAX if name in ALIKE else FILES_MAX)}
 
 

@@ -26,6 +26,7 @@ from mainspring.domain.plan import Limit
 from mainspring.domain.team import TeamRole
 from mainspring.planner import Policy
 from tests.app.conftest import until
+from tests.app.ready_ms import ready_ms
 
 pytestmark = pytest.mark.slow
 
@@ -41,7 +42,7 @@ def _ms(
     lab: Lab, *words: str, cwd: Path | None = None, stdin: str = "", **variables: str
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [PROGRAM, *words],
+        [ready_ms(), *words],
         cwd=cwd or lab.home.path,
         env=_environment(lab) | variables,
         input=stdin,

@@ -20,6 +20,7 @@ from mainspring.engines.local.config import LocalCluster
 from mainspring.engines.slurm.cluster.config import SlurmCluster
 from mainspring.testing.slurm import SlurmNodes, SlurmServer, slurm_missing
 from tests.app.conftest import clusters, until
+from tests.app.ready_ms import ready_ms
 
 pytestmark = pytest.mark.slow
 PROGRAM = str(Path(sys.executable).parent / "ms")
@@ -27,7 +28,7 @@ PROGRAM = str(Path(sys.executable).parent / "ms")
 
 def _ms(lab: Lab, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "COLUMNS": "160", "MAINSPRING_HOME": str(lab.home.path), **variables}
-    return subprocess.run([PROGRAM, *words], env=environment, capture_output=True, text=True, timeout=90)
+    return subprocess.run([ready_ms(), *words], env=environment, capture_output=True, text=True, timeout=90)
 
 
 def _json(lab: Lab, *words: str) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,12 @@ import yaml
 from mainspring.app.base.backups import backed_up_s, note_backup
 from mainspring.app.base.home import Home
 from mainspring.app.server.arrivals import Inboxes
-
-PROGRAM = str(Path(sys.executable).parent / "ms")
+from tests.app.ready_ms import ready_ms
 
 
 def _ms(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "COLUMNS": "200", "MAINSPRING_HOME": str(folder / "home")}
-    return subprocess.run([PROGRAM, *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=60)
+    return subprocess.run([ready_ms(), *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=60)
 
 
 def _alerts(text: str) -> dict[str, Any]:

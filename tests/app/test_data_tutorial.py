@@ -6,12 +6,12 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from mainspring.app.sdk.lab import Lab
+from tests.app.ready_ms import path_with_ready_ms
 from tests.data.making import ROBOTS
 
 PAGE = Path(__file__).parents[2] / "docs" / "data.md"
@@ -32,7 +32,7 @@ def _script() -> str:
 def test_commands_of_the_data_page_run_from_files_to_a_trained_policy(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="the plot extra is not installed")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MAINSPRING_")}
-    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+    environment["PATH"] = path_with_ready_ms()
     environment["RECORDINGS"] = str(RECORDINGS)
     lab = Lab(tmp_path / "lab")
     try:

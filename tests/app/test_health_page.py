@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.app.ready_ms import path_with_ready_ms
 
 PAGE = Path(__file__).parents[2] / "docs" / "health.md"
 
@@ -18,7 +19,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "health.md"
 def test_commands_of_the_health_page_run(tmp_path: Path) -> None:
     blocks = re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.DOTALL)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MAINSPRING_")}
-    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+    environment["PATH"] = path_with_ready_ms()
     environment["MAINSPRING_HOME"] = str(tmp_path / "home")
     environment["COLUMNS"] = "240"  # What is looked for stands in one line.
     script = "\n".join(["set -eux -o pipefail", "trap 'ms down' EXIT", *blocks, "ms node ls --wrong", "ms audit"])
@@ -38,5 +39,8 @@ def test_commands_of_the_health_page_run(tmp_path: Path) -> None:
         "drain a node",
         "quarantine a node",
         "open a node",
+        "announce maintenance",
+        "withdraw maintenance",
+        "say whether a rule of health was right",
     ):
         assert deed in said, deed

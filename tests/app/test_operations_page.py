@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from mainspring.domain.team import RIGHTS, Right, TeamRole, Whose
+from tests.app.ready_ms import path_with_ready_ms
 
 PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
 PEOPLE = [role for role in TeamRole if role is not TeamRole.ATTEMPT]
@@ -21,7 +21,7 @@ PEOPLE = [role for role in TeamRole if role is not TeamRole.ATTEMPT]
 def test_commands_of_the_operations_page_run(tmp_path: Path) -> None:
     blocks = re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.DOTALL)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MAINSPRING_")}
-    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+    environment["PATH"] = path_with_ready_ms()
     environment["MAINSPRING_HOME"] = str(tmp_path / "home")
     script = "\n".join(["set -eux -o pipefail", "trap 'ms down' EXIT", *blocks])
     done = subprocess.run(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ import yaml
 from mainspring.app.server.programs.probes import arguments_of
 from mainspring.node.probes.watchers.counters import COUNTERS
 from mainspring.node.probes.watchers.kernel_log import PATTERNS
+from tests.app.ready_ms import path_with_ready_ms
 
 PAGE = (Path(__file__).parents[2] / "docs" / "probes.md").read_text()
 
@@ -24,7 +24,7 @@ def test_commands_of_the_page_about_probes_run(tmp_path: Path) -> None:
     pytest.importorskip("jax", reason="the train extra is not installed")
     blocks = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MAINSPRING_")}
-    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+    environment["PATH"] = path_with_ready_ms()
     environment["MAINSPRING_HOME"] = str(tmp_path / "home")
     cluster = "ms cluster add local hall --chip cpu --nodes 2 --no-check"
     script = "\n".join(["set -eux -o pipefail", "trap 'ms down' EXIT", cluster, "ms up --port 0", *blocks])

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from mainspring.app.sdk.lab import Lab
+from tests.app.ready_ms import path_with_ready_ms
 from tests.data.making import ROBOTS
 
 PAGE = Path(__file__).parents[2] / "docs" / "recordings.md"
@@ -22,7 +22,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "recordings.md"
 def test_commands_of_the_recordings_page_run_and_give_back_what_went_out(tmp_path: Path) -> None:
     blocks = re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.DOTALL)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MAINSPRING_")}
-    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+    environment["PATH"] = path_with_ready_ms()
     environment["SET"], environment["BAG"] = str(ROBOTS / "so101_v3_tabular"), str(ROBOTS / "logs" / "example-lz4.bag")
     script = "\n".join(["set -eu -o pipefail", *blocks])
     done = subprocess.run(

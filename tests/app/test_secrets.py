@@ -23,12 +23,12 @@ from mainspring.domain.job import JobSpec
 from mainspring.domain.life import JobState
 from mainspring.domain.team import TeamRole
 from tests.app.conftest import until
+from tests.app.ready_ms import ready_ms
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 VALUE = "hf_" + hashlib.sha256(b"a value that no file may hold").hexdigest()
 FILE = "user: robot\npassword: " + hashlib.sha256(b"nor this one").hexdigest() + "\n"
-PROGRAM = str(Path(sys.executable).parent / "ms")
 TALE = """
 import hashlib, os, sys
 import mainspring as ms
@@ -65,7 +65,8 @@ def teams(lab: Lab) -> Lab:
 
 def ms(lab: Lab, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "COLUMNS": "200", "MAINSPRING_HOME": str(lab.home.path)}
-    return subprocess.run([PROGRAM, *words], env=environment, input=stdin, capture_output=True, text=True, timeout=60)
+    command = [ready_ms(), *words]
+    return subprocess.run(command, env=environment, input=stdin, capture_output=True, text=True, timeout=60)
 
 
 def telling(program: str, *words: str, team: str = "grasp", name: str = "tell") -> JobSpec:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from getpass import getuser
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from mainspring.app.base.home import Config
 from mainspring.app.sdk.lab import Lab
 from mainspring.engines.slurm.setup.findings import STEPS
 from mainspring.testing.slurm import SlurmNodes, SlurmPartition, SlurmServer, slurm_missing
+from tests.app.ready_ms import path_with_ready_ms
 
 PAGE = Path(__file__).parents[2] / "docs" / "engines" / "slurm.md"
 MISSING = slurm_missing(accounting=True)
@@ -40,7 +40,7 @@ def test_commands_of_the_slurm_page_run_from_an_account_to_a_job(tmp_path: Path)
     ) as server:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("MAINSPRING_")}
         environment |= {"MAINSPRING_HOME": str(lab.home.path), "SHARED": str(tmp_path / "shared"), "COLUMNS": "200"}
-        environment |= {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"}
+        environment |= {"PATH": path_with_ready_ms()}
         environment |= {"ACCOUNT_USER": getuser(), **server.environment}
         script = "\n".join(["set -eux -o pipefail", *_blocks("sh admin"), *_blocks("sh")])
         try:

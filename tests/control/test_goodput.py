@@ -48,7 +48,7 @@ def test_goodput_of_an_attempt_is_its_leads_ledger_with_what_came_before_and_aft
     world.clock.advance(100.0)
     ledger = {"startup": 20.0, "productive": 160.0, "snapshot": 20.0}
     world.beat(job, step=9, seconds=ledger)
-    told = world.control.goodput(job)
+    told = world.control.accounts.of_job(job)
     assert told.allocated_s == pytest.approx(2 * (world.clock.now_s() - granted_s))
     assert told.seconds[TimeUse.PRODUCTIVE] == 160.0
     assert told.seconds[TimeUse.STARTUP] == pytest.approx(20.0 + 2 * (formed_s - granted_s))
@@ -56,7 +56,7 @@ def test_goodput_of_an_attempt_is_its_leads_ledger_with_what_came_before_and_aft
     assert told.waited_s == pytest.approx(granted_s - submitted_s, abs=0.1)
     world.beat(job, step=9, seconds=ledger, outcome=AttemptState.SUCCEEDED)
     world.tick(3)
-    after = world.control.goodput(job)
+    after = world.control.accounts.of_job(job)
     assert after.seconds[TimeUse.WINDDOWN] > 0
     assert world.job(job).goodput == after
 
@@ -65,7 +65,7 @@ def test_goodput_of_an_attempt_whose_lead_never_spoke_is_start_up(world: World) 
     job = world.submit()
     world.tick(2)
     world.clock.advance(50.0)
-    told = world.control.goodput(job)
+    told = world.control.accounts.of_job(job)
     assert told.seconds[TimeUse.STARTUP] == pytest.approx(told.allocated_s)
     assert told.ratio == 0.0
 
@@ -81,7 +81,7 @@ def test_goodput_keeps_the_ledger_of_a_lead_that_was_lost_and_counts_the_silence
     world.epochs[world.job(job).attempts[0].id] = 2
     world.clock.advance(10.0)
     world.beat(job, step=6, seconds={"recovery": 8.0, "productive": 12.0})
-    told = world.control.goodput(job)
+    told = world.control.accounts.of_job(job)
     assert told.seconds[TimeUse.PRODUCTIVE] == pytest.approx(112.0)
     assert told.seconds[TimeUse.RECOVERY] == pytest.approx(8.0 + 2 * (LEASE_S + 5.0))
 
@@ -97,10 +97,10 @@ def test_goodput_counts_evictions_and_the_wait_of_a_job_in_the_queue(world: Worl
     world.tick()
     world.beat(meek, outcome=AttemptState.CANCELLED)
     world.tick(3)
-    before = world.control.goodput(meek)
+    before = world.control.accounts.of_job(meek)
     assert before.preemptions == 1
     world.clock.advance(100.0)
-    after = world.control.goodput(meek)
+    after = world.control.accounts.of_job(meek)
     assert after.waited_s == pytest.approx(before.waited_s + 100.0)
     assert after.allocated_s == before.allocated_s
 
@@ -115,19 +115,19 @@ def test_report_counts_every_attempt_by_team_and_by_cluster(world: World) -> Non
         begin(world, job)
         world.clock.advance(10.0)
         world.beat(job, seconds={"productive": 40.0})
-    whole = world.control.goodput_report()
+    whole = world.control.accounts.report()
     assert (whole.attempts, sorted(whole.teams), sorted(whole.clusters)) == (2, ["lab", "vision"], ["east", "west"])
     for split_up in (whole.teams, whole.clusters):
         assert sum(part.allocated_s for part in split_up.values()) == pytest.approx(whole.whole.allocated_s)
-    assert world.control.goodput_report(team=LAB).attempts == 2, "with the teams below it"
-    assert world.control.goodput_report(team=vision).attempts == 1
+    assert world.control.accounts.report(team=LAB).attempts == 2, "with the teams below it"
+    assert world.control.accounts.report(team=vision).attempts == 1
     where = world.job(first).attempts[0].cluster
-    assert world.control.goodput_report(cluster=where).attempts == 1
-    assert world.control.goodput_report(since_s=world.clock.now_s()).attempts == 0
+    assert world.control.accounts.report(cluster=where).attempts == 1
+    assert world.control.accounts.report(since_s=world.clock.now_s()).attempts == 0
     with pytest.raises(NotFound, match="vision"):
-        world.control.goodput_report(team=TeamName("vison"))
+        world.control.accounts.report(team=TeamName("vison"))
     with pytest.raises(NotFound, match="west"):
-        world.control.goodput_report(cluster=ClusterName("wets"))
+        world.control.accounts.report(cluster=ClusterName("wets"))
 
 
 @pytest.mark.slow
@@ -147,7 +147,7 @@ def test_accounts_say_what_looking_at_every_attempt_says(world: World) -> None:
     def seen() -> tuple[list[GoodputReport], Mapping[TeamName, float], Mapping[TeamName, float]]:
         now_s, spending = world.clock.now_s(), Spending()
         reports = [
-            world.control.goodput_report(since_s=since_s, cluster=ClusterName("west"))
+            world.control.accounts.report(since_s=since_s, cluster=ClusterName("west"))
             for since_s in (0.0, begun_s, begun_s + 60.0, begun_s + DAY_S)
         ]
         with world.control.store.read() as connection:
@@ -248,12 +248,12 @@ def _happen_to_agents(world: World, job: JobId, alive: dict[AllocationId, Launch
 
 
 def _check_law(world: World, job: JobId) -> None:
-    told = world.control.goodput(job)
+    told = world.control.accounts.of_job(job)
     view, now_s = world.job(job), world.clock.now_s()
     assert _parts(told) == pytest.approx(told.allocated_s, rel=1e-6, abs=1e-6)
     assert min(told.seconds.values(), default=0.0) >= 0
     longest_s = sum(4 * max(0.0, (attempt.ended_s or now_s) - attempt.granted_s) for attempt in view.attempts)
     assert told.allocated_s <= longest_s + 1e-6 or any(attempt.ended_s is None for attempt in view.attempts)
-    report = world.control.goodput_report()
+    report = world.control.accounts.report()
     assert _parts(report.whole) == pytest.approx(report.whole.allocated_s, rel=1e-6, abs=1e-6)
     assert report.whole.allocated_s >= told.allocated_s - 1e-6

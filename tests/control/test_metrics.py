@@ -90,7 +90,7 @@ def test_ends_and_where_time_went_add_up_over_a_jobs_life(world: World) -> None:
     assert over["mainspring_jobs_ended_total", "succeeded", "lab"] == 1
     assert ("mainspring_jobs", "running", "lab") not in over
     uses = {key[2]: value for key, value in over.items() if key[:2] == ("mainspring_node_seconds", "lab")}
-    report = world.control.goodput_report()
+    report = world.control.accounts.report()
     assert sum(uses.values()) == pytest.approx(report.whole.allocated_s)
     clusters = [value for key, value in over.items() if key[0] == "mainspring_cluster_node_seconds"]
     assert sum(clusters) == pytest.approx(report.whole.allocated_s)

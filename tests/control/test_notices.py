@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.receivers import Mails, Posts, mails, posts
 
-from mainspring.app.server.notices import send
+from mainspring.app.server.leading.notices import send
 from mainspring.control.service.notices.letters import occasions_of
 from mainspring.control.service.notices.places import target_of
 from mainspring.control.service.notices.sending import WAITING_MAX, Notices

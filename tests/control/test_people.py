@@ -20,7 +20,9 @@ from mainspring.domain.answers import (
     NewHold,
     NewNoticePlace,
     NewPriority,
+    NewScale,
     NewSecret,
+    NewService,
     NewSize,
     NewToken,
     QueuePlace,
@@ -31,7 +33,7 @@ from mainspring.domain.answers import (
 )
 from mainspring.domain.errors import Conflict, InvalidInput, NotAllowed, NotFound
 from mainspring.domain.ids import RoleName, SecretName, TeamName
-from mainspring.domain.job import LAB
+from mainspring.domain.job import LAB, JobKind
 from mainspring.domain.team import LAB_WIDE, RIGHTS, Right, Team, TeamRole, Whose
 from mainspring.domain.wire import HealthBatch
 from mainspring.testing import SeededDice
@@ -119,6 +121,10 @@ def _try(world: World, caller: Caller, right: Right, whose: Whose) -> None:
             control.steering.resume(job, caller)
             control.steering.resize(job, NewSize(role=RoleName("role-0"), least=1, most=1), caller)
             control.steering.requeue(job, caller)
+        case Right.CALL_SERVICES:
+            served = replace(world.spec("served", team=team), kind=JobKind.SERVICE)
+            control.services.make(NewService(spec=served, scale=NewScale(replicas=1)), other)
+            control.services.replicas("served", caller)
         case Right.RANK_JOBS:
             control.steering.rank(job, NewPriority(place=QueuePlace.FIRST), caller)
         case Right.HOLD_TEAMS:
@@ -207,7 +213,7 @@ def test_a_team_sees_its_own_jobs_and_those_below_alone(teams: World) -> None:
     assert {view.id for view in control.jobs(below)} == {ids[GRASP]}
     assert control.job("train", below).id == ids[GRASP]  # The newest of that name is a stranger's.
     assert {event.job for event in control.events(None, reader)} == {ids[ARMS], ids[GRASP]}
-    for read in (control.job, control.events, control.logs, control.goodput, control.questions.why):
+    for read in (control.job, control.events, control.logs, control.accounts.of_job, control.questions.why):
         with pytest.raises(NotFound):
             read(ids[VISION], reader)
     teams.submit(teams.spec("codename", team=VISION))

@@ -309,13 +309,14 @@ def test_what_the_runtime_knows_becomes_health_events(world: World) -> None:
         ("rank_slow", {"rank": 0, "node": node, "ratio": 2.5}),
         ("replicas_differ", {"generation": 1, "step": 9, "ranks": 3, "odd": "0", "nodes": node}),
         ("replicas_differ", {"generation": 1, "step": 12, "ranks": 2, "odd": "", "nodes": ""}),
+        ("agent_quiet", {"agent": 0, "node": node}),
         ("agent_lost", {"agent": 0, "node": node}),
         ("rank_exited", {"generation": 1, "rank": 0, "exit_code": -11, "step": 3, "last_words": "secret words"}),
         ("hang", {"generation": 1, "step": 3, "silent_s": 90.0, "odd": "0", "evidence": "more secrets"}),
     )
     world.tick(2)
     told = {one.event.check: one.event for one in world.control.care.events()}
-    assert sorted(told) == ["agent-lost", "hang", "rank-exit", "replicas", "straggler"]
+    assert sorted(told) == ["agent-lost", "hang", "quiet", "rank-exit", "replicas", "straggler"]
     assert {one.scope.node for one in told.values()} == {node}
     assert {(one.source.name, one.source.session, one.job) for one in told.values()} == {("runtime", at.id, job)}
     assert not [one for one in told.values() if "secret" in one.message], "whoever reads of nodes may not read of jobs"
@@ -323,6 +324,35 @@ def test_what_the_runtime_knows_becomes_health_events(world: World) -> None:
     with world.control.store.write() as connection:
         OwnKnowledge().take(connection, world.clock.now_s())
         assert connection.execute(sa.select(sa.func.count()).select_from(health_events)).scalar_one() == len(told)
+
+
+def test_a_lead_that_is_not_heard_of_makes_its_node_suspect_until_it_speaks_again(world: World) -> None:
+    job = world.submit(world.spec(replicas=1))
+    world.run(job)
+    for _ in range(10):
+        world.tick()
+        world.beat(job)
+    at = world.job(job).attempts[-1]
+    (order,) = world.orders_of(job).values()
+
+    def told() -> list[tuple[str, bool]]:
+        return [(one.event.check, one.event.healthy) for one in world.control.care.events()]
+
+    def state() -> str:
+        health = world.control.care.node(at.cluster, order.nodes[0]).health
+        return "" if health is None else health.state.value
+
+    assert told() == []
+    world.tick(6)
+    assert told() == []
+    world.tick(2)
+    assert told() == [("quiet", False)]
+    assert state() == "suspect"
+    assert world.job(job).state is JobState.RUNNING, "nothing of its run follows"
+    world.beat(job)
+    world.tick(2)
+    assert told() == [("quiet", True), ("quiet", False)]
+    assert state() == "sound"
 
 
 def test_losses_of_many_jobs_at_a_node_make_it_suspect(world: World) -> None:

@@ -102,7 +102,7 @@ def test_attempt_that_its_cluster_takes_back_is_tried_elsewhere_and_not_counted(
     assert _states(world, job) == [("cancelled", "west"), ("granted", "east")]
     assert world.job(job).attempts[0].reason == f"cluster west took it back: {TAKEN}"
     assert _told(world, job, AllocationTakenEvent.kind) == [f"cluster west took it back: {TAKEN}"]
-    assert world.control.goodput(job).preemptions == 1
+    assert world.control.accounts.of_job(job).preemptions == 1
 
 
 def test_job_taken_back_is_not_placed_there_again_at_once_and_says_so(world: World) -> None:
@@ -326,7 +326,7 @@ def test_attempt_refused_in_its_clusters_queue_was_never_anywhere_and_goes_elsew
     assert first.reason == "cluster west took it back: sbatch: error: AssocGrpGRES"
     shared.tick(2)
     assert _states(shared, job)[1:] == [("granted", "east")]
-    told = shared.control.goodput(job)
+    told = shared.control.accounts.of_job(job)
     assert told.allocated_s == pytest.approx(2.0, abs=2.0), "the second attempt's alone"
 
 

@@ -24,6 +24,8 @@ from mainspring.domain.life import JobState, Retention
 from mainspring.domain.ports import Engine
 from mainspring.domain.team import Team, TeamRole
 from mainspring.engines.common.forwarding import CallResult, EngineCall, ForwardingEngine, perform
+from mainspring.objects import open_store
+from mainspring.samples import PartName, part_key, samples_folder
 
 if TYPE_CHECKING:
     from tests.control.conftest import World
@@ -59,7 +61,7 @@ def _rows(world: World) -> Mapping[str, int]:
 
 
 def _accounts(world: World) -> tuple[Mapping[Any, float], ...]:
-    report = world.control.goodput_report()
+    report = world.control.accounts.report()
     with world.control.store.read() as connection:
         used = usage(connection, world.clock.now_s())
     return world.control.job_counts().states, {"attempts": report.attempts}, report.whole.seconds, used
@@ -131,6 +133,18 @@ def test_what_goes_on_or_is_young_stays(lab: World) -> None:
     before = _rows(lab)
     assert _sweep(lab) == Sweep()
     assert _rows(lab) == before
+
+
+def test_samples_of_a_job_go_with_it_and_those_of_others_stay(lab: World) -> None:
+    old = lab.submit(lab.spec("old"))
+    _finish(lab, old)
+    store = open_store(f"file://{lab.objects}")
+    for job in (old, JobId("job-of-another")):
+        store.put(part_key(job, PartName(number=1, epoch=1, part=0)), b"x")
+    lab.clock.advance(8 * DAY_S)
+    assert _sweep(lab).samples == 1
+    assert store.list(samples_folder(old)) == ()
+    assert len(store.list(samples_folder(JobId("job-of-another")))) == 1
 
 
 def test_more_jobs_than_are_kept_leave_in_the_order_they_ended(lab: World) -> None:

@@ -18,6 +18,7 @@ from mainspring.control.store.schema import allocations, attempts, jobs
 from mainspring.domain.codec import alike
 from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, JobId, TeamName
 from mainspring.domain.life import AllocationState, AttemptState, JobState
+from mainspring.domain.wire import ProfileAsked
 
 READ_APART = {
     JobRecord: {"spec", "submit_key", "code"},
@@ -68,6 +69,7 @@ ATTEMPT = AttemptRecord(
     led_s=None,
     seconds={"productive": 4.0},
     seconds_before={},
+    profile=ProfileAsked(id="profile-1", steps=5, ranks=(0,), asked_s=1.5),
 )
 ALLOCATION = AllocationRecord(
     id=AllocationId("allocation-1"),

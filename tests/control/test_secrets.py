@@ -13,7 +13,7 @@ from tests.control.living import ask, come, live
 from mainspring.control import AgentAccess, Caller, Control
 from mainspring.control.service.secrets import TEAM_SECRETS_MAX
 from mainspring.domain.answers import NewSecret, Submit
-from mainspring.domain.answers.secrets import VALUE_BYTES_MAX
+from mainspring.domain.answers.people import VALUE_BYTES_MAX
 from mainspring.domain.codec import encode
 from mainspring.domain.errors import Conflict, InvalidInput, InvalidSpec, NotAllowed, NotFound, StorageFull, Unavailable
 from mainspring.domain.ids import JobId, RoleName, TeamName

@@ -17,17 +17,19 @@ from mainspring.domain.release import RELEASE
 SRC = Path(wire.__file__).parents[2]
 RANK = "Hello NextGeneration StepReport SnapshotBegin SnapshotCommit RestoreRequest FetchPieces ResultReport"
 RANK += " Welcome StepReply SnapshotSlot RestorePlan PiecesFetched FetchFailed Done Piece Shard"
-RANK += " ViewWanted ViewRefused UpsetReport"
+RANK += " ViewWanted ViewRefused UpsetReport ServingReport ProfileWanted ProfileBegin ProfileSlot ProfileCommit"
 NODE = (
     "AgentJoin StandbyAllowed GenerationPrepared RankStarted RankExited RankLeft RankProgress RankResult SnapshotTaken"
-    " RankUpset"
+    " RankServing RankUpset TakeProfile ProfileKept"
 )
 NODE += (
     " StacksDumped ShareStored StoreFailed RestoreFailed AgentLeaving AgentDrained PrepareGeneration StartRanks LeaveAt"
 )
 NODE += " SnapshotPace DumpStacks StoreStep EndAgent AgentChallenge AgentProof AgentWelcome CopyBegin IndexRequest"
+NODE += " StepSample"
 NODE += " Index IndexEntry BytesRequest BytesFollow Holder Holding RankPlace"
-CONTROLLER = "Register Orders RoleOrders Heartbeat HeartbeatReply LeadEvent RankStatus AtRisk"
+CONTROLLER = "Register Orders RoleOrders Heartbeat HeartbeatReply LeadEvent RankStatus Serving AtRisk"
+CONTROLLER += " ProfileAsked"
 CONTROLLER += " CredentialsWanted ViewCredentialsWanted StoreCredentials HealthBatch HealthTaken"
 PEOPLE = (
     "AddNodes ArrayView ArrivalView AttemptView ClusterView Event GoodputReport JobView PlanView PlannedStart Problem"
@@ -36,9 +38,13 @@ PEOPLE += " Goodput Remedy Shift Submit SubmitBatch SubmittedBatch Team TeamUse 
 PEOPLE += " Why JobCounts AuditLine Health HealthCheck NewSecret NewToken Person SecretView SecretsRotated TokenMade"
 PEOPLE += " TokenView RecordingClaim WaitingUse Blocked Login LoginOffer NewNoticePlace Notice NoticePlace"
 PEOPLE += " HoldView NewHold NewPriority NewSize NodeView PlanLine Verdict JobHistory Sweep HeldOnes HeldView"
+PEOPLE += " EvaluationRuleView EvaluationRun NewEvaluationRule NewProfile ProfileView"
 PEOPLE += " ClosedNode PastAttempt PastCluster PastFleet Adopted NotAdopted"
 PEOPLE += " HealthEventView HealthFinding HealthRuleView Incident NewClosure NodeChange NodeClosure NodeHealthView"
+PEOPLE += " JobSamples MetricSeries RankTimes PromiseDay PromiseView DatasetView DatasetDetail DatasetFreshness"
+PEOPLE += " VersionView CandidateView LineageLink EpisodeView EpisodeCurve EpisodeDetail"
 PEOPLE += " Reason ClusterGlance ClusterMap FailedGlance Glance JobGlance QueueGlance RackView"
+PEOPLE += " NewScale NewService NewVersion ReplicaView ServiceView"
 ENGINES = "FarAlive FarAnswer FarCall FarPart OpenKubernetes OpenSlurm"
 STARTER = """
 BeginStarter BindSocket Exited Made NotDone RemovePath SignalProcess StartProcess Started UnpackCode WriteFiles

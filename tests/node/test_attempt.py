@@ -23,6 +23,7 @@ from mainspring.domain.life import AttemptState
 from mainspring.domain.wire.events.leads import (
     AgentLeavingEvent,
     AgentLostEvent,
+    AgentQuietEvent,
     CaughtUpEvent,
     CheckpointCorruptEvent,
     CheckpointDurableEvent,
@@ -105,6 +106,7 @@ def test_attempt_with_an_agent_killed_and_nothing_spare_is_lost_and_leaves_no_pr
     rig.signal_agent(1, signal.SIGKILL)
     last = rig.wait_outcome()
     assert last.outcome is AttemptState.LOST
+    assert rig.of_kind(AgentQuietEvent.kind) == [{"agent": 1, "node": "n1"}], "long before it is given up"
     assert rig.of_kind(AgentLostEvent.kind) == [{"agent": 1, "node": "n1"}]
     assert rig.exit_of(0).exit_code == 1
     assert all(gone(pid) for pid in pids)

@@ -23,6 +23,7 @@ NEWS = st.one_of(
         st.tuples(st.integers(-1, 200), st.dictionaries(st.sampled_from([use.value for use in TimeUse]), SECONDS)),
     ),
     st.tuples(st.just("end"), st.booleans()),
+    st.tuples(st.just("served"), st.booleans()),
 )
 
 
@@ -46,6 +47,8 @@ def test_ledger_whatever_the_news_adds_up_to_nodes_times_time(news: list[tuple[s
                 ledger.stepped(step, measured, now_s)
             case "end", bool():
                 ledger.end(now_s, well=value)
+            case "served", bool():
+                ledger.served(now_s, ready=value)
             case _:
                 raise AssertionError(what)
         seconds = ledger.seconds(now_s)
@@ -104,6 +107,17 @@ def test_ledger_of_a_hang_books_the_silence_since_the_last_step() -> None:
     ledger.enter(TimeUse.RECOVERY, 40.0, closes=TimeUse.HANG)
     seconds = ledger.seconds(42.0)
     assert (seconds["hang"], seconds["recovery"]) == pytest.approx((30.0, 2.0))
+
+
+def test_ledger_of_a_program_that_serves_is_productive_while_it_is_ready() -> None:
+    ledger = TimeLedger(nodes=1, now_s=0.0)
+    ledger.run(-1, -1, 2.0)
+    ledger.served(5.0, ready=False)
+    ledger.served(7.0, ready=True)
+    assert ledger.seconds(10.0) == pytest.approx({"startup": 7.0, "productive": 3.0})
+    ledger.enter(TimeUse.RECOVERY, 12.0)
+    ledger.run(-1, -1, 15.0)
+    assert ledger.seconds(16.0) == pytest.approx({"startup": 7.0, "recovery": 9.0})
 
 
 @pytest.mark.parametrize(("well", "use"), [(True, "productive"), (False, "startup")])

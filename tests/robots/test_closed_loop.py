@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
@@ -13,20 +14,20 @@ from mainspring.domain.errors import InvalidInput
 from mainspring.robots.arm import ACTION_DIM
 from mainspring.robots.closed_loop import drive
 from mainspring.robots.environments.metaworld import STEPS_MAX
-from mainspring.robots.environments.port import FloatArray, Start
+from mainspring.robots.environments.port import EpisodeStart, FloatArray
 from mainspring.robots.evaluation.playing import LANES
 
-STARTS = [Start(seed=1, index=index) for index in range(4)]
+STARTS = [EpisodeStart(seed=1, index=index) for index in range(4)]
 
 
-def expert(states: FloatArray, call: int) -> FloatArray:
+def expert(seen: Mapping[str, FloatArray], call: int) -> FloatArray:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        chunks = [[SawyerPickPlaceV3Policy().get_action(state.astype(np.float64))] * 2 for state in states]
+        chunks = [[SawyerPickPlaceV3Policy().get_action(state.astype(np.float64))] * 2 for state in seen["state"]]
     return np.asarray(chunks, np.float32)
 
 
-def idle(states: FloatArray, call: int) -> FloatArray:
+def idle(seen: Mapping[str, FloatArray], call: int) -> FloatArray:
     return np.zeros((LANES, 8, ACTION_DIM), np.float32)
 
 
@@ -47,7 +48,7 @@ def test_drive_by_somebody_idle_ends_at_the_step_limit_without_success() -> None
 
 @pytest.mark.slow
 def test_drive_with_more_starts_than_arms_gives_each_start_its_turn() -> None:
-    starts = [Start(seed=2, index=index) for index in range(LANES + 3)]
+    starts = [EpisodeStart(seed=2, index=index) for index in range(LANES + 3)]
     finished: list[int] = []
     assert drive(expert, starts, progress=finished.append).solved == len(starts)
     assert finished == list(range(1, len(starts) + 1))
@@ -61,4 +62,4 @@ def test_drive_without_starts_is_refused() -> None:
 @pytest.mark.slow
 def test_drive_by_a_policy_of_another_robot_is_refused() -> None:
     with pytest.raises(InvalidInput, match="chunks"):
-        drive(lambda states, call: np.zeros((LANES, 8, 7), np.float32), STARTS[:1], progress=lambda _: None)
+        drive(lambda seen, call: np.zeros((LANES, 8, 7), np.float32), STARTS[:1], progress=lambda _: None)

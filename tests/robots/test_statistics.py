@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from mainspring.domain.errors import InvalidInput
 from mainspring.robots.evaluation.statistics import (
+    GateVerdict,
     Pairs,
-    Verdict,
     at_least,
     difference_interval,
     mcnemar,
@@ -31,7 +31,8 @@ def some_pairs(draw: st.DrawFn) -> Pairs:
 def test_wilson_interval_is_that_of_the_paper() -> None:
     solved, starts, z = 81, 263, 1.959964  # Newcombe, Statistics in Medicine 17, 1998, table I: 0.2553 to 0.3662.
     found = wilson(solved, starts)
-    assert (found.low, found.high) == (pytest.approx(0.2553, abs=1e-4), pytest.approx(0.3662, abs=1e-4))
+    assert found.low == pytest.approx(0.2553, abs=1e-4)
+    assert found.high == pytest.approx(0.3662, abs=1e-4)
     assert wilson(0, 20).low == 0.0
     assert wilson(0, 20).high == pytest.approx(z * z / (20 + z * z))
 
@@ -41,7 +42,8 @@ def test_interval_of_a_difference_holds_it_and_turns_over_with_the_policies(pair
     found = difference_interval(pairs)
     other = difference_interval(Pairs(starts=pairs.starts, only_first=pairs.only_second, only_second=pairs.only_first))
     assert -1 <= found.low <= pairs.difference <= found.high <= 1
-    assert (found.low, found.high) == (pytest.approx(-other.high, abs=1e-6), pytest.approx(-other.low, abs=1e-6))
+    assert found.low == pytest.approx(-other.high, abs=1e-6)
+    assert found.high == pytest.approx(-other.low, abs=1e-6)
 
 
 @pytest.mark.parametrize(("first", "second"), [(0.05, 0.05), (0.2, 0.1), (0.02, 0.0), (0.3, 0.3)])
@@ -69,25 +71,26 @@ def test_mcnemar_is_a_sign_test_of_the_disagreements() -> None:
 
 
 def test_gate_of_a_margin_is_undecided_until_there_are_enough_starts() -> None:
-    def verdict(starts: int, *, worse: float = 0.0) -> Verdict:
+    def verdict(starts: int, *, worse: float = 0.0) -> GateVerdict:
         second = round(starts * (0.05 + worse))
         return not_worse(Pairs(starts=starts, only_first=round(starts * 0.05), only_second=second), 0.02)
 
-    assert verdict(100) is Verdict.UNDECIDED
-    assert verdict(2_000) is Verdict.PASSED
-    assert verdict(2_000, worse=0.05) is Verdict.FAILED
+    assert verdict(100) is GateVerdict.UNDECIDED
+    assert verdict(2_000) is GateVerdict.PASSED
+    assert verdict(2_000, worse=0.05) is GateVerdict.FAILED
 
 
 def test_gate_of_a_rate_passes_fails_or_is_undecided() -> None:
-    assert at_least(99, 100, 0.9) is Verdict.PASSED
-    assert at_least(50, 100, 0.9) is Verdict.FAILED
-    assert at_least(9, 10, 0.9) is Verdict.UNDECIDED
+    assert at_least(99, 100, 0.9) is GateVerdict.PASSED
+    assert at_least(50, 100, 0.9) is GateVerdict.FAILED
+    assert at_least(9, 10, 0.9) is GateVerdict.UNDECIDED
 
 
 def test_starts_needed_for_two_points_are_some_eight_to_fifteen_hundred() -> None:
     of_five = starts_needed(Pairs(starts=10_000, only_first=250, only_second=250), 0.02)
     of_ten = starts_needed(Pairs(starts=10_000, only_first=500, only_second=500), 0.02)
-    assert (of_five, of_ten) == (pytest.approx(800, rel=0.05), pytest.approx(1_550, rel=0.01))
+    assert of_five == pytest.approx(800, rel=0.05)
+    assert of_ten == pytest.approx(1_550, rel=0.01)
     assert of_five == pytest.approx((1.645 + 0.842) ** 2 * 0.05 / 0.02**2, rel=0.01)
     assert sqrt(of_ten / of_five) == pytest.approx(sqrt(2), rel=0.01)
 

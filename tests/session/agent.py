@@ -133,7 +133,7 @@ class Agent:
             case wire.Hello() | wire.NextGeneration():
                 who = self.welcomes.get()
                 return replace(who, arena_path=who.arena_path or self.arena)
-            case wire.StepReport():
+            case wire.StepReport() | wire.ServingReport():
                 return self.reply
             case wire.SnapshotBegin():
                 return self._slot(message.size_bytes)
@@ -143,6 +143,11 @@ class Agent:
                 return wire.RestorePlan(step=self.plan_step, shards=page, source="arena", total=len(shards) + self.more)
             case wire.FetchPieces():
                 return self.fetched(message)
+            case wire.ProfileBegin():
+                paths = [self.folder / f"{message.id}.{name}" for name in message.names]
+                for path in paths:
+                    path.touch()
+                return wire.ProfileSlot(paths=tuple(map(str, paths)))
             case _:
                 return wire.Done()
 

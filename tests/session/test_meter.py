@@ -140,3 +140,28 @@ def test_meter_says_each_thing_once_and_repeats_only_the_step() -> None:
 def test_meter_refuses_what_a_rank_cannot_measure(use: TimeUse, seconds: float) -> None:
     with pytest.raises(InvalidInput, match="compile, data, snapshot, restore"):
         Meter(Watch()).add(use, seconds)
+
+
+def test_meter_tells_when_the_newest_step_was_finished_and_what_was_no_number() -> None:
+    watch = Watch()
+    meter = Meter(watch)
+    meter.report(1, {"loss": float("nan"), "lr": 1.0, "grad": float("-inf")})
+    watch.now_s += 2.0
+    meter.report(1, {"late": 3.0})
+    watch.now_s += 1.0
+    report = meter.take()
+    assert report is not None
+    assert (report.ago_s, report.not_finite) == (3.0, ("grad", "loss"))
+    assert report.metrics == {"lr": 1.0, "late": 3.0}
+    meter.report(2, {"loss": 1.0})
+    report = meter.take()
+    assert report is not None
+    assert (report.ago_s, report.not_finite) == (0.0, ())
+
+
+def test_meter_cuts_names_that_nobody_reads_to_their_end() -> None:
+    meter = Meter(Watch())
+    meter.report(1, {"x" * 10_000: 1.0, "y" * 10_000: float("nan")})
+    report = meter.take()
+    assert report is not None
+    assert [len(name) for name in (*report.metrics, *report.not_finite)] == [128, 128]

@@ -150,6 +150,27 @@ def test_a_long_step_learns_of_a_stop_while_it_is_under_way(agent: Agent) -> Non
     session.close()
 
 
+def test_a_replica_tells_where_it_serves_and_learns_of_a_stop_though_it_takes_no_steps(agent: Agent) -> None:
+    session = agent.session(welcome(world_size=1))
+    assert not session.serving("ws://0.0.0.0:8000", ready=False)
+    session.serving("ws://0.0.0.0:8000", ready=True, in_flight=3, answered=70, missed=1)
+    report = agent.wait(wire.ServingReport, lambda report: report.serving.ready)
+    assert report.serving == wire.Serving(address="ws://0.0.0.0:8000", ready=True, in_flight=3, answered=70, missed=1)
+    agent.reply = wire.StepReply(stop=True, grace_s=7.0)
+    until(lambda: session.serving("ws://0.0.0.0:8000", ready=True))
+    assert session.left() is Then.EXIT
+    session.close()
+
+
+@pytest.mark.parametrize("address", ["node:80", "ws://", "ws://node", "ws://a b:1", "http://node:80/", "ws://node:1/p"])
+def test_a_replica_at_no_address_is_refused(address: str) -> None:
+    session = Session("", pid=1, stopwatch=lambda: 0.0)
+    with pytest.raises(InvalidInput, match="ws://host:port"):
+        session.serving(address, ready=True)
+    with pytest.raises(InvalidInput, match="in_flight"):
+        session.serving("ws://node:80", ready=True, in_flight=-1)
+
+
 def test_every_rank_told_the_same_step_stops_there_and_saves_it(agent: Agent) -> None:
     agent.reply = wire.StepReply(stop=True, stop_at=40, then=Then.REJOIN, snapshot_every=1000)
     sessions = [agent.session(welcome(rank=rank, world_size=2, every=1000)) for rank in (0, 1)]
@@ -288,3 +309,25 @@ def test_results_reach_the_agent_and_must_be_finite(agent: Agent) -> None:
     with pytest.raises(InvalidInput, match="finite"):
         session.result({"success": float("inf")})
     session.close()
+
+
+def test_newest_snapshot_of_a_generation_is_read_back_from_the_arena(agent: Agent) -> None:
+    session = agent.session()
+    assert session.newest_snapshot() is None
+    for step in (1, 2):
+        session.snapshot(step, [Block.whole("w", np.full(3, step, np.float32))], {"at": step})
+    newest = session.newest_snapshot()
+    assert newest is not None
+    assert (newest.step, newest.state, newest.array("w").tolist()) == (2, {"at": 2}, [2.0, 2.0, 2.0])
+    agent.refuse_slots = "full"
+    assert not session.snapshot(3, [Block.whole("w", np.zeros(3, np.float32))])
+    newest = session.newest_snapshot()
+    assert newest is not None
+    assert newest.step == 2
+
+
+def test_step_that_went_wrong_is_told_to_the_agent(agent: Agent) -> None:
+    session = agent.session()
+    session.upset(7, kind="spike", answer="skip", words="loss 9")
+    assert agent.wait(wire.UpsetReport) == wire.UpsetReport(step=7, upset="spike", answer="skip", words="loss 9")
+    alone().upset(7, kind="spike", answer="skip", words="loss 9")

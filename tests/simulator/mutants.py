@@ -389,6 +389,21 @@ MUTANTS = (
         "        if taken is not None and taken.step >= stored:\n",
         "        if taken is not None:\n",
     ),
+    # ------------------------------------------------------------ health
+    Mutant(
+        "a quarantine has no end",
+        "control/loop/nodes/step.py",
+        "until_s=quarantine.until_s,",
+        "until_s=None,",
+        20_006,
+    ),
+    Mutant(
+        "a rule in shadow closes nodes",
+        "control/health/rules.py",
+        "found.append(_finding(rule, evidence, Strategy.ACT if sure else Strategy.SHADOW))",
+        "found.append(_finding(rule, evidence, Strategy.ACT))",
+        20_006,
+    ),
 )
 QUICK = (
     "an event is kept twice",

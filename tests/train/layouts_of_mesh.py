@@ -85,7 +85,7 @@ def trained(recipe: Recipe) -> dict[str, Any]:
     update, losses = make_update(recipe, mesh), []
     for step in range(STEPS):
         state, loss = update(state, place_batch(mesh, batch_of(step, recipe.policy)), np.int32(step))
-        losses.append(float(loss))
+        losses.append(float(loss[0]))
     path = "blocks/gate" if isinstance(recipe.policy, LanguageRecipe) else "language/blocks/gate"
     path += "" if recipe.lora is None else "/b"
     parts = {"weights": state.learned(recipe)[path], "moments": state.optimizer[1][0].mu[path]}

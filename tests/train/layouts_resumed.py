@@ -47,7 +47,7 @@ def trained(layout: str, socket: str, held_at: int) -> dict[str, Any]:
     update, losses = make_update(recipe, mesh), {}
     for step in session.steps(start, STEPS):
         state, loss = update(state, place_batch(mesh, batch_of(step)), np.int32(step))
-        losses[step] = float(loss)
+        losses[step] = float(loss[0])
         if session.snapshot_due(step):
             session.snapshot(step, blocks_of(state, session, PARTS))
         session.report(step, {"loss": losses[step]})

@@ -6,7 +6,7 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ from mainspring.session import Session
 from mainspring.testing.time_and_chance import FakeClock
 from mainspring.train.models.arrays import Arrays
 from mainspring.train.models.shapes import Policy, PolicyRecipe, Signature
-from mainspring.train.policy import measure_statistics, model_of, policy_loss, sample_actions, signature_of
+from mainspring.train.policy import measure_statistics, model_of, policy_loss, row_keys, sample_actions, signature_of
 from mainspring.train.recipe import OptimizerRecipe, Recipe
 from mainspring.train.state.optimizers import make_optimizer
 from tests.session.agent import WAIT_LIMIT_S, Agent, welcome
@@ -28,6 +28,7 @@ from tests.session.agent import WAIT_LIMIT_S, Agent, welcome
 DIMS = 3
 RATE_HZ = 20
 PERIOD_NS = 50_000_000
+Kind = TypeVar("Kind")
 BY_HEART = OptimizerRecipe(learning_rate=1e-2, warmup_steps=10, weight_decay=0.0)
 
 
@@ -62,7 +63,9 @@ def error_left_by_heart(policy: Policy, batch: Arrays, *, steps: int, optimizer:
 
     @jax.jit
     def error(weights: Any) -> jax.Array:
-        chunk = sample_actions(weights, statistics, policy, batch, jax.random.key(9))
+        chunk = sample_actions(
+            weights, statistics, policy, batch, row_keys(jax.random.key(9), jnp.arange(len(batch["state"])))
+        )
         return jnp.sqrt(jnp.mean((chunk - batch["actions"]) ** 2))
 
     before, state = float(error(weights)), jax.jit(moving.init)(weights)
@@ -121,6 +124,12 @@ class Desk:
         for session in self._sessions:
             session.left()  # Waits until the agent has them.
         return [commit.step for commit in self._agent.all(wire.SnapshotCommit)]
+
+    def said(self, kind: type[Kind]) -> list[Kind]:
+        """Returns all messages of one kind, oldest first."""
+        for session in self._sessions:
+            session.left()
+        return self._agent.all(kind)
 
     def join(self, *, resume_from: int = -1) -> Session:
         """Returns the session of a new life of the rank; one that resumes is not asked to leave again."""

@@ -12,6 +12,7 @@ import pytest
 
 from mainspring.data import View
 from mainspring.data.views.manifest import Split
+from mainspring.domain.codec import encode
 from mainspring.domain.errors import InvalidInput, NotFound
 from mainspring.session import Session
 from mainspring.train.layouts.openpi import big_vision_layout
@@ -21,9 +22,10 @@ from mainspring.train.models.arrays import flattened
 from mainspring.train.models.shapes import Signature, VlaRecipe
 from mainspring.train.policy import model_of, unit_statistics
 from mainspring.train.recipe import InitRecipe, LayoutName, Recipe, changed, recipe_named
+from mainspring.train.state.begin import layout_of
 from mainspring.train.state.sharding import make_mesh
 from mainspring.train.steps.state import initial_state
-from mainspring.train.trainer import train
+from mainspring.train.trainer import own_state, train
 
 from .making import DIMS
 
@@ -92,3 +94,54 @@ def test_weights_that_are_not_there_are_refused_by_their_path(tmp_path: Path) ->
     init = InitRecipe(path=str(tmp_path / "nothing"), layout=LayoutName.OPENPI)
     with pytest.raises(NotFound, match="nothing"):
         begun(replace(tiny(), init=init))
+
+
+@pytest.mark.parametrize(
+    ("paths", "layout"),
+    [
+        (["weights/enter/bias", "optimizer/1"], LayoutName.MAINSPRING),
+        (["params/PaliGemma/llm/embedder/input_embedding/value"], LayoutName.OPENPI),
+        (["PaliGemma/img/embedding/kernel"], LayoutName.OPENPI),
+        (["model.paligemma_with_expert.gemma_expert.lm_head.weight"], LayoutName.LEROBOT),
+        (["paligemma_with_expert.gemma_expert.lm_head.weight"], LayoutName.LEROBOT),
+        (["params/llm/embedder/input_embedding"], LayoutName.BIG_VISION),
+        (["language_model.model.embed_tokens.weight", "multi_modal_projector.linear.bias"], LayoutName.PALIGEMMA),
+        (["model.embed_tokens.weight"], LayoutName.GEMMA),
+    ],
+)
+def test_layout_of_weights_is_seen_by_their_names(paths: list[str], layout: LayoutName) -> None:
+    assert layout_of(paths, "here") is layout
+
+
+def test_weights_of_nobody_that_is_known_are_refused() -> None:
+    with pytest.raises(InvalidInput, match=r"arrays such as layer1\.weight.*set init\.layout"):
+        layout_of(["layer1.weight"], "here")
+
+
+def test_run_begins_with_mean_weights_where_there_are_some_and_sees_whose_they_are(tmp_path: Path) -> None:
+    recipe = recipe_named("arm")
+    last, mean = (flattened(drawn_with(seed, recipe)) for seed in (5, 6))
+    arrays = {f"weights/{path}": array for path, array in last.items()}
+    arrays |= {f"ema/{path}": array for path, array in mean.items()}
+    init = InitRecipe(path=stored(tmp_path / "model.safetensors", arrays))
+    for path, array in flattened(begun(replace(recipe, init=init))).items():
+        assert (array == mean[path]).all(), path
+
+
+def test_snapshot_is_a_runs_own_when_it_began_with_the_same_weights() -> None:
+    init = InitRecipe(path="job-1@400")
+    recipe = replace(recipe_named("arm"), init=init)
+
+    class Kept:
+        def __init__(self, state: dict[str, str]) -> None:
+            self.state = state
+
+    def own(stored: Recipe | None, recipe: Recipe) -> bool:
+        kept: Any = Kept({} if stored is None else {"recipe": encode(stored).decode()})
+        return own_state(kept, recipe) is kept
+
+    assert own(recipe, recipe)
+    assert not own(replace(recipe, init=None), recipe)
+    assert not own(None, recipe)
+    assert own(None, replace(recipe, init=None))
+    assert own_state(None, recipe) is None

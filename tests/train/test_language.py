@@ -159,7 +159,7 @@ def test_language_model_is_no_policy_to_act_by(make_texts: Callable[..., View]) 
     weights = model_of(recipe.policy).initial_weights(jax.random.key(0), NOTHING)
     statistics = unit_statistics(recipe.policy, NOTHING)
     policy = TrainedPolicy(recipe=recipe, signature=NOTHING, weights=weights, statistics=statistics)
-    with pytest.raises(InvalidInput, match="images, motion or words"):
+    with pytest.raises(InvalidInput, match="act; got a language model"):
         make_actor(policy, seed=0)
     with pytest.raises(InvalidInput, match="act; got a language model"):
         held_out_error(policy, make_texts(), seed=0)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -22,7 +23,7 @@ from mainspring.train.layouts.openpi import openpi_layout
 from mainspring.train.layouts.rows import weights_to
 from mainspring.train.models.arrays import flattened
 from mainspring.train.models.shapes import VlaRecipe
-from mainspring.train.policy import model_of, sample_actions, unit_statistics
+from mainspring.train.policy import model_of, row_keys, sample_actions, unit_statistics
 from mainspring.train.recipe import Recipe, changed, recipe_named
 from mainspring.train.state.adapters import weights_in_use
 from mainspring.train.state.merged import merged_source
@@ -80,7 +81,13 @@ def moved(base: Path) -> Iterator[tuple[TrainState, TrainState]]:
 @jax.jit
 def sampled(weights: Any) -> jax.Array:
     statistics = unit_statistics(RECIPE.policy, SIGNATURE)
-    return sample_actions(weights, statistics, RECIPE.policy, batch_of(1), jax.random.key(1))
+    return sample_actions(
+        weights,
+        statistics,
+        RECIPE.policy,
+        batch_of(1),
+        row_keys(jax.random.key(1), jnp.arange(len(batch_of(1)["state"]))),
+    )
 
 
 def chunk_of(weights: Any) -> Any:

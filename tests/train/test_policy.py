@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 from mainspring.domain.errors import InvalidInput
+from mainspring.train.models.flow import observe
 from mainspring.train.models.images import varied_images
 from mainspring.train.models.shapes import ImageRecipe, PolicyRecipe, Signature
 from mainspring.train.policy import (
     measure_statistics,
     policy_loss,
+    row_keys,
     sample_actions,
     signature_of,
     unit_statistics,
@@ -94,7 +96,7 @@ def test_sample_has_the_shape_of_a_chunk_and_follows_its_key(policy: PolicyRecip
     batch = batch_for(policy, rows=3)
     weights = fresh_weights(policy, signature_of(batch, policy))
     statistics = measure_statistics([batch], policy)
-    sample = jax.jit(lambda key: sample_actions(weights, statistics, policy, batch, key))
+    sample = jax.jit(lambda key: sample_actions(weights, statistics, policy, batch, row_keys(key, jnp.arange(3))))
     first, again, other = (np.asarray(sample(jax.random.key(key))) for key in (0, 0, 1))
     assert first.shape == (3, policy.horizon, batch["actions"].shape[-1])
     assert np.isfinite(first).all()
@@ -108,7 +110,7 @@ def test_sample_of_relative_actions_moves_with_the_state() -> None:
     signature = Signature(state_dim=2, action_dim=2)
     statistics = unit_statistics(policy, signature)
     weights = fresh_weights(policy, signature)  # Velocity zero: chunk = noise + state.
-    sample = jax.jit(lambda batch: sample_actions(weights, statistics, policy, batch, jax.random.key(0)))
+    sample = jax.jit(lambda batch: sample_actions(weights, statistics, policy, batch, jax.random.key(0)[None]))
     here, there = (np.asarray(sample({"state": np.full((1, 2), place, np.float32)})) for place in (0.0, 5.0))
     np.testing.assert_allclose(there - here, 5.0, rtol=1e-5)
 
@@ -147,3 +149,13 @@ def test_varied_images_keep_their_shape_and_only_move_without_tint() -> None:
     rows, columns = np.nonzero(varied[..., 0])[2:]
     assert np.abs(rows - 6).max() <= 2
     assert np.abs(columns - 8).max() <= 2
+
+
+def test_small_policy_sees_zeros_of_a_view_that_is_masked() -> None:
+    policy, batch = SEEING, batch_for(SEEING)
+    views = batch["images"].shape[1]
+    weights = fresh_weights(policy, signature_of(batch, policy))
+    masked = {**batch, "image_valid": np.zeros((len(batch["state"]), views), bool)}
+    seen = np.asarray(observe(weights, policy, masked))
+    assert not seen[:, batch["state"].shape[-1] :].any()
+    assert np.asarray(observe(weights, policy, batch))[:, batch["state"].shape[-1] :].any()

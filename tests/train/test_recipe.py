@@ -71,3 +71,10 @@ def test_recipe_with_a_value_out_of_range_is_refused(name: str, changes: Mapping
 def test_recipe_unknown_names_the_nearest() -> None:
     with pytest.raises(NotFound, match="video"):
         recipe_named("vidio")
+
+
+def test_recipe_stored_before_runs_knew_their_data_reads_as_what_it_did() -> None:
+    stored = to_plain(recipe_named("vla_tiny"))
+    for later in ("data", "guard", "held_out"):
+        del stored[later]
+    assert decode(Recipe, json.dumps(stored).encode()) == recipe_named("vla_tiny")

@@ -130,6 +130,7 @@ def test_snapshot_of_a_trained_policy_holds_all_that_is_needed_to_beat_holding_s
     policy = policy_in(trained)
     error = held_out_error(policy, views["holdout"], seed=0)
     assert trained.state["view"] == "swing"
+    assert error.hold_last_state is not None
     assert error.policy < 0.5 * error.hold_last_state
     assert error.policy < held_out_error(policy.untrained(), views["holdout"], seed=0).policy
     assert (error.states, error.episodes) == (views["holdout"].rows, len(views["holdout"].episode_ids))
@@ -147,9 +148,16 @@ def test_held_out_error_of_holding_still_is_the_distance_from_the_state_to_the_a
     assert held_out_error(policy_in(trained), view, seed=0).hold_last_state == pytest.approx(expected, rel=1e-5)
 
 
-def test_actor_of_a_policy_that_sees_motion_is_refused(trained: Restored) -> None:
-    with pytest.raises(InvalidInput, match="states alone"):
-        make_actor(policy_in(trained), seed=0)
+def test_actor_of_a_policy_that_sees_motion_wants_the_state_before_and_follows_it(trained: Restored) -> None:
+    policy = policy_in(trained)
+    actor, states = make_actor(policy, seed=0), np.zeros((2, DIMS), np.float32)
+    with pytest.raises(InvalidInput, match="on before; got nothing"):
+        actor({"state": states}, 0)
+    with pytest.raises(InvalidInput, match="on before; got shape"):
+        actor({"state": states, "before": states[:1]}, 0)
+    still, moving = (actor({"state": states, "before": states - by}, 0) for by in (0.0, 0.1))
+    assert still.shape == (2, policy.recipe.policy.horizon, DIMS)
+    assert np.abs(moving - still).max() > 0.01
 
 
 def test_actor_of_a_policy_that_sees_states_gives_a_chunk_for_each() -> None:
@@ -162,7 +170,7 @@ def test_actor_of_a_policy_that_sees_states_gives_a_chunk_for_each() -> None:
         statistics=unit_statistics(recipe.policy, signature),
     )
     actor = make_actor(policy, seed=0)
-    states = np.zeros((2, DIMS), np.float32)
+    states = {"state": np.zeros((2, DIMS), np.float32)}
     assert actor(states, 0).shape == (2, recipe.policy.horizon, DIMS)
     assert (actor(states, 0) == actor(states, 0)).all()
     assert (actor(states, 0) != actor(states, 1)).any()

@@ -44,7 +44,7 @@ def run(recipe: Recipe, *, steps: int = 6) -> tuple[list[TrainState], list[float
     for step in range(steps):
         state, loss = update(state, place_batch(mesh, batch_of(step)), np.int32(step))
         states.append(jax.tree.map(np.array, state))
-        losses.append(float(loss))
+        losses.append(float(loss[0]))
     return states, losses
 
 

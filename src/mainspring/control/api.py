@@ -24,7 +24,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 
-from mainspring.control.api_arrivals import Arrivals, received
+from mainspring.control.api_arrivals import Arrivals, pictures, received
 from mainspring.control.api_load import RETRY_AFTER_S, Familiar, InFlight
 from mainspring.control.api_metrics import Measured, Metrics, read_metrics
 from mainspring.control.api_releases import Releases, calls_newer, request_id
@@ -347,6 +347,7 @@ _OWN: Mapping[Route[..., Any], Callable[..., Any]] = {
     Calls.send: _receive,
     Calls.set_recipe: _set_recipe,
     Calls.heartbeat: _heartbeat,
+    Calls.pictures: pictures,
     Calls.submit_batch: _submit_batch,
     Calls.teams: _teams,
     Calls.whoami: _whoami,

@@ -1,16 +1,23 @@
-"""Recordings that are sent over HTTP, in any number of requests: each goes on where the one before it broke off."""
+"""Recordings that are sent over HTTP, in any number of requests: each goes on where the one before it broke off.
+
+And pictures of those that have become episodes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Protocol
+from typing import Protocol, cast
 
 from anyio import to_thread
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
 
+from mainspring.control.control import Control
+from mainspring.control.store.tokens import Caller
 from mainspring.domain.answers import ArrivalView, RecordingClaim
 from mainspring.objects import Blob, Data
 
+_PICTURES_S = 3_600  # How long a browser need not ask again: an episode never changes; who may look at it might.
 PIECE_BYTES = 1 << 20  # What is handed on at once: bounds the memory of a connection, and what a broken one loses.
 
 
@@ -86,3 +93,9 @@ async def received(
     except ClientDisconnect:  # Nobody reads the answer; what came is kept for the next request.
         pass
     return await to_thread.run_sync(arrivals.append, dataset, name, blob, offset, bytes(held))
+
+
+def pictures(*, request: Request, caller: Caller, dataset: str, number: str, episode: str) -> Response:
+    """Answers with pictures of an episode, to somebody who may see recordings."""
+    made = cast(Control, request.app.state.control).datasets.pictures(dataset, number, episode)
+    return Response(made, media_type="image/png", headers={"cache-control": f"private, max-age={_PICTURES_S}"})

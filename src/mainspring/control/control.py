@@ -14,7 +14,6 @@ from mainspring.control.loop.loop import Loop, new_writers
 from mainspring.control.loop.plan_cycle import PlanCycle
 from mainspring.control.service import agents
 from mainspring.control.service.evaluations.rules import EvaluationRules
-from mainspring.control.service.goodput import goodput_of, goodput_report
 from mainspring.control.service.health import Pulse
 from mainspring.control.service.lists import JobFilter, count_jobs
 from mainspring.control.service.machines import KnownMachines
@@ -22,13 +21,18 @@ from mainspring.control.service.nodes.care import NodeCare
 from mainspring.control.service.people import People
 from mainspring.control.service.questions import Questions
 from mainspring.control.service.releases.keeping import PolicyReleases
+from mainspring.control.service.reports.accounts import Accounts
 from mainspring.control.service.retention.sweeping import Keeping
+from mainspring.control.service.serving.services import Services
 from mainspring.control.service.steering.jobs import Steering
 from mainspring.control.service.steering.pausing import Pauses
+from mainspring.control.service.steering.profiling import Profiling
 from mainspring.control.service.steering.repeats import Repeats
 from mainspring.control.service.steering.restores import Restores
+from mainspring.control.service.stored.datasets import Datasets
+from mainspring.control.service.stored.samples import Samples
 from mainspring.control.service.submits import Submits, array_of, view_new
-from mainspring.control.service.views import Progress, find_job, list_jobs, view_clusters, view_job
+from mainspring.control.service.views import Progress, find_job, list_jobs, progress_of, view_clusters, view_job
 from mainspring.control.state.fleet import FleetView
 from mainspring.control.state.latest_plan import LatestPlans
 from mainspring.control.store.holdings import allocation_of_rank
@@ -41,7 +45,6 @@ from mainspring.control.store.tokens import LAB_ITSELF, Caller, Sight, agent_by_
 from mainspring.domain.answers import (
     ClusterView,
     Event,
-    GoodputReport,
     Health,
     JobCounts,
     JobView,
@@ -51,7 +54,6 @@ from mainspring.domain.answers import (
 )
 from mainspring.domain.errors import NotFound
 from mainspring.domain.fleet import LogChunk
-from mainspring.domain.goodput import Goodput
 from mainspring.domain.ids import AttemptId, ClusterName, TeamName, draw_id
 from mainspring.domain.job import JobSpec
 from mainspring.domain.life import JobState
@@ -114,7 +116,6 @@ class Control:
     def new_loop(self) -> Loop:
         """Returns a loop over this controller's store and engines; one thread runs it."""
         silence, holder = Silence(), draw_id("controller", self.dice)
-
         writers = partial(
             new_writers,
             fleet=self.fleet,
@@ -142,9 +143,29 @@ class Control:
         return Steering(self.store, self.clock, self.job, self.wake.set, impossible=self._submits.machines.impossible)
 
     @property
+    def services(self) -> Services:
+        """Returns what may be said of services, and asked."""
+        return Services(self.store, self._submits, self.clock, self.wake.set)
+
+    @property
+    def accounts(self) -> Accounts:
+        """Returns what allocated time went into."""
+        return Accounts(self.store, self.clock, self.settings)
+
+    @property
     def retention(self) -> Keeping:
         """Returns what is kept of what is over, and where the rest went."""
         return Keeping(self.store, self.clock, self._access.objects_url, self.settings, self._engines)
+
+    @property
+    def samples(self) -> Samples:
+        """Returns what ranks reported, step by step."""
+        return Samples(self.store, self._access.objects_url)
+
+    @property
+    def datasets(self) -> Datasets:
+        """Returns what is known of the lab's data."""
+        return Datasets(self._access.objects_url)
 
     @property
     def pauses(self) -> Pauses:
@@ -160,6 +181,11 @@ class Control:
     def evaluations(self) -> EvaluationRules:
         """Returns the rules by which checkpoints are evaluated."""
         return EvaluationRules(self.store, self.clock)
+
+    @property
+    def profiling(self) -> Profiling:
+        """Returns what asks for profiles."""
+        return Profiling(self.store, self.clock, self.dice)
 
     @property
     def releases(self) -> PolicyReleases:
@@ -220,11 +246,7 @@ class Control:
         return SubmittedBatch(jobs=tuple(made.id for made in self._submits.submit(batch.submits, caller)))
 
     def job(self, reference: str, caller: Caller = LAB_ITSELF) -> JobView:
-        """Returns one job.
-
-        Args:
-            reference: Its id, or a name; of several with one name, the newest.
-            caller: Who asks: somebody else's job is not found.
+        """Returns one job, by its id, or the newest of a name; somebody else's is not found.
 
         Raises:
             NotFound: No such job.
@@ -332,8 +354,6 @@ class Control:
         """Returns a piece of one rank's output; an empty one while there is none.
 
         Args:
-            reference: The job's id or name.
-            caller: Who asks.
             since: Byte offset to start from.
             attempt: Number of the attempt; the newest when None.
             limit: Most bytes, up to `LOG_BYTES_MAX`.
@@ -362,56 +382,13 @@ class Control:
             return nothing
 
     def progress(self, reference: str) -> Progress:
-        """Returns how far a job is; cheaper than `job`.
+        """Returns how far a job is, by id or name; cheaper than `job`.
 
         Raises:
             NotFound: No such job.
         """
         with self.store.read() as connection:
-            job = find_job(connection, reference)
-            own = attempts_of(connection, [job.id]).get(job.id, [])
-        return Progress(job=job.id, state=job.state, attempts=tuple(attempt.state for attempt in own))
-
-    # ---------------------------------------------------------------- accounts
-
-    def goodput(self, reference: str, caller: Caller = LAB_ITSELF) -> Goodput:
-        """Returns what the time allocated to a job went into until now.
-
-        Raises:
-            NotFound: No such job.
-        """
-        with self.store.read() as connection:
-            job = find_job(connection, reference, caller)
-            return goodput_of(connection, job, now_s=self.clock.now_s(), lease_s=self.settings.lease_s)
-
-    def goodput_report(
-        self,
-        caller: Caller = LAB_ITSELF,
-        *,
-        team: TeamName | None = None,
-        cluster: ClusterName | None = None,
-        since_s: float = 0.0,
-    ) -> GoodputReport:
-        """Returns what allocated time went into: in all, by team and by cluster.
-
-        Args:
-            team: Only of this team and those below it, unless None.
-            cluster: Only on this cluster, unless None.
-            since_s: Only attempts granted since then.
-
-        Raises:
-            NotFound: No such team or cluster.
-        """
-        with self.store.read() as connection:
-            return goodput_report(
-                connection,
-                team=team,
-                cluster=cluster,
-                since_s=since_s,
-                now_s=self.clock.now_s(),
-                lease_s=self.settings.lease_s,
-                seen=sight(connection, caller),
-            )
+            return progress_of(connection, reference)
 
     def clusters(self, caller: Caller = LAB_ITSELF) -> tuple[ClusterView, ...]:
         """Returns every cluster that ever answered, in order of name: all of them, for anybody."""
@@ -472,20 +449,12 @@ class Control:
             NotAllowed: The token is not the attempt's, or the store refuses.
             Unavailable: The store does not give them now.
         """
-        view = call.view if isinstance(call, ViewCredentialsWanted) else ""
-        with self.store.read() as connection:
-            attempt = posting(connection, call.allocation, caller).attempt
-            caller.require_attempt(attempt.id, "get credentials of the object store")
-            if self._access.grants is None:
-                raise NotFound("get credentials of the object store", got="a server without objects_role")
-            access = agents.store_access(connection, attempt, view)
-        return self._access.grants.grant(access, holder=f"{attempt.id}.{view}" if view else attempt.id)
+        return agents.granted(self.store, call, caller, self._access.grants)
 
     def heartbeat(self, beat: Heartbeat, caller: Caller, *, newer: bool = False) -> HeartbeatReply:
         """Takes a lead's report and returns what it need not repeat.
 
         Args:
-            caller: The attempt's own token.
             newer: Whether the lead is of a newer release, and may tell what is not known here.
 
         Raises:

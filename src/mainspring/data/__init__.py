@@ -155,6 +155,7 @@ if TYPE_CHECKING:
     from mainspring.data.readers.log import Log, Messages, Topic, open_log
     from mainspring.data.recording import EpisodeWriter
     from mainspring.data.show import contact_sheet
+    from mainspring.data.showing import ColumnCurve, episode_curves, picture_strip
     from mainspring.data.views.build import ViewProgress, build_view
     from mainspring.data.views.manifest import Split, ViewManifest, ViewRecipe
     from mainspring.data.views.moments import Statistics

@@ -166,6 +166,7 @@ class Right(str, Enum):
     SUBMIT_JOBS = "submit jobs"
     STOP_JOBS = "stop jobs"
     STEER_JOBS = "pause, resume, requeue and resize jobs"
+    CALL_SERVICES = "call services"
     RANK_JOBS = "change the priority of jobs"
     HOLD_TEAMS = "pause and resume teams"
     HOLD_FLEET = "pause and resume clusters, close and open nodes"
@@ -208,6 +209,7 @@ RIGHTS: Mapping[tuple[Right, Whose], frozenset[TeamRole]] = {
     (Right.STOP_JOBS, Whose.TEAM): frozenset((TeamRole.ADMIN, TeamRole.OPERATOR)),
     (Right.STEER_JOBS, Whose.OWN): frozenset((TeamRole.MEMBER, TeamRole.ADMIN, TeamRole.OPERATOR)),
     (Right.STEER_JOBS, Whose.TEAM): frozenset((TeamRole.ADMIN, TeamRole.OPERATOR)),
+    (Right.CALL_SERVICES, Whose.TEAM): frozenset((TeamRole.VIEWER, TeamRole.MEMBER, TeamRole.ADMIN)),
     (Right.RANK_JOBS, Whose.TEAM): frozenset((TeamRole.ADMIN, TeamRole.OPERATOR)),
     (Right.HOLD_TEAMS, Whose.TEAM): frozenset((TeamRole.ADMIN, TeamRole.OPERATOR)),
     (Right.HOLD_FLEET, Whose.LAB): frozenset((TeamRole.ADMIN, TeamRole.OPERATOR)),

@@ -391,6 +391,8 @@ class Agent:
                 tasks.spawn(crew.leave(message))
             case wire.DumpStacks():
                 tasks.spawn(crew.dump(message))
+            case wire.TakeProfile():
+                crew.profile(message)
             case wire.StoreStep():
                 tasks.spawn(keeper.store(message))
             case wire.SnapshotPace():

@@ -17,6 +17,7 @@ from mainspring.node.lead.effects import (
     CoordinatorsUp,
     DurableSeen,
     Effect,
+    FellQuiet,
     FindDurable,
     Instant,
     Joined,
@@ -32,6 +33,8 @@ from mainspring.node.lead.effects import (
 )
 from mainspring.node.lead.lead import Lead
 from mainspring.node.lead.reports import Answered, Reports
+from mainspring.node.lead.watch.quiet import QuietLines
+from mainspring.node.lead_samples import SampleWriter
 from mainspring.node.net.connection import Connection
 from mainspring.node.net.controller import ControllerClient
 from mainspring.node.snapshots.stores import Stores
@@ -68,11 +71,13 @@ class LeadHost:
         self._stores = stores
         self._clock = clock
         self._lead = Lead(orders, self._now())
+        self._quiet = QuietLines(orders.lease_s, clock.monotonic_s())
         self._lines: dict[int, Connection] = {}
         self._standbys: list[wire.StandbyAllowed] = []
         self._tasks = tasks
         self._coordinators = Coordinators(host)
         self._reports = Reports(orders, self._lead)
+        self._samples = SampleWriter(orders, stores, clock)
         self._eventful = asyncio.Event()
         self._claim = Claim(number=orders.number, epoch=orders.epoch)
         self._starting = asyncio.Lock()
@@ -95,10 +100,12 @@ class LeadHost:
     async def run(self) -> None:
         """Leads until the outcome is acknowledged, the attempt is fenced, or the controller was away too long."""
         self._tasks.spawn(self._tick())
+        self._tasks.spawn(self._samples.run())
         try:
             await self._report()
         finally:
             self._tasks.cancel()
+            await self._samples.last()
             await self._coordinators.stop()
             for line in self._lines.values():
                 line.close()
@@ -112,6 +119,7 @@ class LeadHost:
         if older is not None:
             older.close()
         self._lines[join.agent] = line
+        self._samples.place(join.places)
         self._feed(
             Joined(
                 agent=join.agent,
@@ -122,6 +130,7 @@ class LeadHost:
                 holdings=join.holdings,
             )
         )
+        self._heard(join.agent)
         for allowed in self._standbys:
             line.send(allowed)
         alive = asyncio.create_task(line.keep_alive(self._orders.lease_s))
@@ -129,9 +138,12 @@ class LeadHost:
             async for message in line.messages(wire.AgentToLead, self._orders.lease_s):
                 if self._lines.get(join.agent) is not line:
                     return  # The agent has come back on another line; what it says there is newer.
+                self._heard(join.agent)
                 if isinstance(message, wire.StandbyAllowed):
                     self._let_stand_by(message)
                     continue
+                if isinstance(message, wire.RankProgress):
+                    self._samples.note(message)
                 self._feed(Said(agent=join.agent, message=message))
         finally:
             alive.cancel()
@@ -214,7 +226,13 @@ class LeadHost:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
+            for agent in self._quiet.look(self._clock.monotonic_s()):
+                self._feed(FellQuiet(agent=agent))
             self._feed(Tick())
+
+    def _heard(self, agent: int) -> None:
+        if self._quiet.heard(agent, self._clock.monotonic_s()):
+            self._feed(FellQuiet(agent=agent, again=True))
 
     # ------------------------------------------------------------ heartbeats
 
@@ -229,6 +247,7 @@ class LeadHost:
             except MainspringError:
                 reply = None  # Away, or not itself: the work goes on, and the events keep.
             if reply is not None:
+                told = Acknowledged(sent_s=sent_s, gone=reply.gone, stacks=reply.stacks, profile=reply.profile)
                 match self._reports.answered(reply):
                     case Answered.FENCED:
                         self._fence()
@@ -236,11 +255,11 @@ class LeadHost:
                     case Answered.DONE:
                         return
                     case Answered.MORE:
-                        self._feed(Acknowledged(sent_s=sent_s, gone=reply.gone))
+                        self._feed(told)
                         await asyncio.sleep(SOON_S)
                         continue
                     case Answered.HEARD:
-                        self._feed(Acknowledged(sent_s=sent_s, gone=reply.gone))
+                        self._feed(told)
             if over:
                 over_s = over_s if over_s is not None else self._clock.monotonic_s()
                 if self._clock.monotonic_s() - over_s > OUTCOME_LIMIT_S:

@@ -161,6 +161,9 @@ class _Cycle:
             else:
                 self._start(turn, menu, found)
             return
+        if menu.shape.spreads:  # Better beside another of its service than not at all.
+            self._turn(turn, self._new_menu(replace(menu.shape, avoids=menu.shape.shuns, spreads=False)))
+            return
         open_to = [self._admitted(turn, site) for site in menu.sites if site.index not in barred]
         sites = [site for site in open_to if isinstance(site, CandidatePlacement)]
         if avoided:  # Others of its shape may go where it may not.
@@ -450,7 +453,7 @@ class _Cycle:
             found = consolidate(
                 self.room,
                 site,
-                candidates=self.reclaimable.evictable,
+                candidates=self.reclaimable.evictable & ~self.snapshot.live.serves,  # Somebody waits for its answers.
                 policy=self.policy,
                 now_s=self.now_s,
                 evicts_max=self.policy.evicts_max - len(self.draft.evicts),

@@ -161,6 +161,8 @@ def _up_to(snapshot: Snapshot, row: int, policy: Policy, now_s: float) -> Snapsh
             duration_safe_s=sealed(pending.duration_safe_s[rows]),
             blocked=sealed(pending.blocked[rows]),
             paused=sealed(pending.paused[rows]),
+            serves=sealed(pending.serves[rows]),
+            behind=sealed(pending.behind[rows]),
         ),
     )
 

@@ -16,7 +16,7 @@ from metaworld.envs.sawyer_pick_place_v3 import SawyerPickPlaceEnvV3
 from metaworld.policies.sawyer_pick_place_v3_policy import SawyerPickPlaceV3Policy
 from metaworld.types import Task
 
-from mainspring.robots.environments.port import FloatArray, Moment, Start
+from mainspring.robots.environments.port import EpisodeStart, FloatArray, Moment
 from mainspring.robots.environments.port import Purpose as Purpose
 
 CONTROL_PERIOD_NS = 12_500_000  # 5 simulation steps of 2.5 ms: 80 Hz, as the task defines it.
@@ -56,7 +56,7 @@ def draw_start(purpose: Purpose, *, seed: int, index: int) -> ArmStart:
     Raises:
         InvalidInput: A number is negative.
     """
-    generator = Start(purpose=purpose, seed=seed, index=index).generator()
+    generator = EpisodeStart(purpose=purpose, seed=seed, index=index).generator()
     for _ in range(_DRAWS_MAX):
         place = generator.uniform((*_OBJECT_LOW_M, *_GOAL_LOW_M), (*_OBJECT_HIGH_M, *_GOAL_HIGH_M)).tolist()
         start = ArmStart(object_m=(place[0], place[1], place[2]), goal_m=(place[3], place[4], place[5]))

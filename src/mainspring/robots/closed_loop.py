@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mainspring.robots.environments.metaworld import MetaWorld
-from mainspring.robots.environments.port import FloatArray, Start
+from mainspring.robots.environments.port import EpisodeStart, FloatArray
 from mainspring.robots.evaluation.playing import play
 
-StateActor = Callable[[FloatArray, int], FloatArray]
-"""From states [lanes, S] and the number of the call to chunks of actions [lanes, T, A]."""
+ArmActor = Callable[[Mapping[str, FloatArray], int], FloatArray]
+"""From `state` and `before`, that of a step earlier, each [lanes, S], and the number of the call to chunks of actions
+[lanes, T, A]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +33,7 @@ class DriveResult:
         return self.solved / self.starts
 
 
-def drive(actor: StateActor, starts: Sequence[Start], *, progress: Callable[[int], object]) -> DriveResult:
+def drive(actor: ArmActor, starts: Sequence[EpisodeStart], *, progress: Callable[[int], object]) -> DriveResult:
     """Returns how often a policy brings the puck to its goal.
 
     Args:
@@ -43,6 +44,12 @@ def drive(actor: StateActor, starts: Sequence[Start], *, progress: Callable[[int
     Raises:
         InvalidInput: There are no starts, or the policy's chunks do not fit the arm.
     """
-    played = play(MetaWorld, lambda seen, call: actor(seen.state, call), starts, films=0, progress=progress)
+    played = play(
+        MetaWorld,
+        lambda seen, call: actor({"state": seen.state, "before": seen.before}, call),
+        starts,
+        films=0,
+        progress=progress,
+    )
     solved, steps = sum(each.solved for each in played), sum(each.steps for each in played)
     return DriveResult(starts=len(played), solved=solved, steps=steps)

@@ -15,17 +15,9 @@ from pathlib import Path
 
 from mainspring.data.recording import EpisodeWriter
 from mainspring.domain.errors import InvalidInput
-from mainspring.robots.arm import (
-    ACTION_NAMES,
-    CONTROL_PERIOD_NS,
-    CONTROL_RATE_HZ,
-    ROBOT_NAME,
-    STATE_NAMES,
-    TASK_TEXT,
-    Arm,
-    Purpose,
-    draw_start,
-)
+from mainspring.robots.arm import CONTROL_PERIOD_NS, ROBOT_NAME
+from mainspring.robots.environments.metaworld import MetaWorld, MetaWorldPlaces
+from mainspring.robots.environments.port import EpisodeStart, Purpose
 
 EPISODES_MAX = 1_000_000
 PROCESSES = 2
@@ -44,12 +36,15 @@ class Recorded:
     success: bool
 
 
-def record_episodes(folder: Path, *, count: int, seed: int, progress: Callable[[int], object]) -> tuple[Recorded, ...]:
+def record_episodes(
+    folder: Path, *, count: int, seed: int, told: bool = False, progress: Callable[[int], object]
+) -> tuple[Recorded, ...]:
     """Records episodes of the expert on training starts, and returns them in order.
 
     Args:
         folder: Where the files go, `episode_000000.mcap` and so on; made when missing.
         count: How many, 1 to `EPISODES_MAX`.
+        told: Whether words alone tell the goal: then it is each of `PLACES` in turn.
         progress: Called with the number of finished episodes, in order.
 
     Raises:
@@ -60,39 +55,43 @@ def record_episodes(folder: Path, *, count: int, seed: int, progress: Callable[[
     spawn = multiprocessing.get_context("spawn")  # A fork would copy the locks of the caller's threads.
     recorded = []
     with ProcessPoolExecutor(min(PROCESSES, count), mp_context=spawn) as pool:
-        for episode in pool.map(partial(record_episode, folder, seed), range(count), chunksize=EPISODES_A_TURN):
+        for episode in pool.map(
+            partial(record_episode, folder, seed, told=told), range(count), chunksize=EPISODES_A_TURN
+        ):
             recorded.append(episode)
             progress(len(recorded))
     return tuple(recorded)
 
 
-def record_episode(folder: Path, seed: int, index: int) -> Recorded:
+def record_episode(folder: Path, seed: int, index: int, *, told: bool = False) -> Recorded:
     """Records one episode of the expert and returns what came of it.
 
     Args:
         folder: Where the file goes.
         seed: Of the series of starts.
         index: Which start of the series.
+        told: See `record_episodes`.
     """
-    arm = _arm()
-    moment = arm.reset(draw_start(Purpose.TRAINING, seed=seed, index=index))
+    world = _places() if told else _world()
+    facts = world.facts()
+    moment = world.reset(EpisodeStart(purpose=Purpose.TRAINING, seed=seed, index=index))
     path = folder / f"episode_{index:06d}.mcap"
     first_ns = index * EPISODE_GAP_NS
     solved_steps = 0
     step = 0
     writer = EpisodeWriter(
         path,
-        task=TASK_TEXT,
+        task=moment.task,
         robot=ROBOT_NAME,
-        rate_hz=CONTROL_RATE_HZ,
-        state_names=STATE_NAMES,
-        action_names=ACTION_NAMES,
+        rate_hz=facts.rate_hz,
+        state_names=facts.state_names,
+        action_names=facts.action_names,
     )
     with writer:
         for step in range(1, STEPS_MAX + 1):
-            action = arm.expert_action()
+            action = world.expert_action()
             writer.write(first_ns + step * CONTROL_PERIOD_NS, moment.state, action)
-            moment = arm.step(action)
+            moment = world.step(action)
             solved_steps += moment.solved
             if solved_steps > STEPS_AFTER_SUCCESS:
                 break
@@ -101,6 +100,11 @@ def record_episode(folder: Path, seed: int, index: int) -> Recorded:
 
 
 @cache
-def _arm() -> Arm:
+def _world() -> MetaWorld:
     """Returns this process's arm: making one takes longer than an episode."""
-    return Arm()
+    return MetaWorld()
+
+
+@cache
+def _places() -> MetaWorldPlaces:
+    return MetaWorldPlaces()

@@ -73,7 +73,7 @@ def run(main: Callable[[Session], Result], *, standby: bool = True, cache: Path 
         _name_alike()
         gc.freeze()  # What imports made: it stays, and to look through it takes most of a collection's time.
     session = join(standby=standby, reconnects=reconnects)
-    _keep_compiled(cache)
+    keep_compiled(cache)
     compiling = _Compiling(session)
     jax.monitoring.register_event_time_span_listener(compiling)
     try:
@@ -137,7 +137,7 @@ def _can_reconnect() -> bool:
     return not others and importlib.util.find_spec("libtpu") is None
 
 
-def _keep_compiled(cache: Path | None) -> None:
+def keep_compiled(cache: Path | None) -> None:
     """Makes JAX keep what it compiles, however small: a restarted rank finds all of it."""
     folder = cache or jax.config.values["jax_compilation_cache_dir"] or Path.home() / ".cache" / "mainspring" / "jax"
     for option, value in (

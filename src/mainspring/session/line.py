@@ -14,7 +14,17 @@ from typing import TypeVar, final
 
 from mainspring.domain import codec
 from mainspring.domain.errors import InvalidMessage, Unavailable
-from mainspring.domain.wire import FILES_SUFFIX, Hello, NextGeneration, RankRequest, StepReply, ViewWanted
+from mainspring.domain.wire import (
+    FILES_SUFFIX,
+    Done,
+    Hello,
+    NextGeneration,
+    RankRequest,
+    Serving,
+    ServingReport,
+    StepReply,
+    ViewWanted,
+)
 from mainspring.session.meter import Meter
 
 ANSWER_LIMIT_S = 60.0  # An agent answers in under a millisecond; past this it is stuck, and says so by silence.
@@ -154,6 +164,8 @@ class Reporter:
         self._told = told
         self._wake = threading.Event()
         self._closed = False
+        self._serving: Serving | None = None  # What the program told last, until it is sent.
+        self._ready: bool | None = None
         self.failure: Unavailable | InvalidMessage | None = None  # For the program to raise where it reports next.
         self._thread = threading.Thread(target=self._run, name="mainspring-report", daemon=True)
         self._thread.start()
@@ -161,6 +173,13 @@ class Reporter:
     def wake(self) -> None:
         """Sends what waits at once. Costs a thread's wake-up, so it is for what is rare."""
         self._wake.set()
+
+    def serve(self, serving: Serving) -> None:
+        """Takes what a replica tells of itself; sends it at once where its readiness changes."""
+        self._serving = serving
+        if serving.ready is not self._ready:
+            self._ready = serving.ready
+            self.wake()
 
     def send(self, *, again: bool = False, rest: bool = False, limit_s: float = ANSWER_LIMIT_S) -> bool:
         """Sends what waits, now; returns whether there was a report.
@@ -179,6 +198,11 @@ class Reporter:
             report = self._meter.take(again=again, rest=rest)
             if report is not None:
                 self._told(self._line.ask(report, StepReply, limit_s=limit_s))
+            serving, self._serving = self._serving, None
+            if serving is not None:
+                reply = self._line.ask(ServingReport(serving=serving), StepReply | Done, limit_s=limit_s)
+                if isinstance(reply, StepReply):  # An agent of the release before knows no services.
+                    self._told(reply)
             return report is not None
 
     def close(self) -> None:

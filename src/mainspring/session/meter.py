@@ -11,6 +11,7 @@ from typing import TypeVar, final
 from mainspring.domain.errors import InvalidInput
 from mainspring.domain.goodput import TimeUse
 from mainspring.domain.wire import StepReport
+from mainspring.domain.wire.rank import METRIC_NAME_LENGTH_MAX
 
 METRICS_MAX = 256  # Names; the lead keeps the newest of each, and tells the controller every few seconds.
 WAIT_NOTED_S = 1e-3  # Shorter waits for data are noted once they add up to this: to note one costs as much as a step.
@@ -54,7 +55,9 @@ class Meter:
         self.step = -1  # The newest reported.
         self._told = -1  # The newest taken.
         self._fresh = False
+        self._stepped_s = 0.0  # When the newest step was reported.
         self._metrics: dict[str, float] = {}
+        self._not_finite: dict[str, None] = {}
         self._seconds: dict[str, float] = {}
 
     def report(self, step: int, metrics: Mapping[str, float] | None) -> bool:
@@ -62,7 +65,7 @@ class Meter:
 
         Args:
             step: The step; one older than the newest only adds its metrics.
-            metrics: Numbers; those that are not finite are left out.
+            metrics: Numbers; of those that are not finite, only that they were not is told.
 
         Raises:
             InvalidInput: There are more than `METRICS_MAX`.
@@ -73,12 +76,15 @@ class Meter:
                 number = float(value)
                 if number - number == 0.0:  # It is finite.
                     noted[name] = number
-            if len(noted) > METRICS_MAX:
-                self._metrics = {}
+                else:
+                    self._not_finite[name] = None
+            if len(noted) > METRICS_MAX or len(self._not_finite) > METRICS_MAX:
+                self._metrics, self._not_finite = {}, {}
                 raise InvalidInput("report a step", got="more metrics", wanted=f"at most {METRICS_MAX} names")
         first = self.step < 0
         if step > self.step:
             self.step = step
+            self._stepped_s = self.stopwatch()
         self._fresh = True
         return first
 
@@ -147,14 +153,24 @@ class Meter:
             if self._fresh or (rest and self._seconds):
                 self._fresh = False  # Before anything is taken: what is noted meanwhile counts as fresh again.
                 noted = self._metrics
-                metrics = dict(noted.popitem() for _ in range(min(len(noted), METRICS_MAX)))
+                taken = [noted.popitem() for _ in range(min(len(noted), METRICS_MAX))]
+                metrics = {name[:METRIC_NAME_LENGTH_MAX]: value for name, value in taken}
+                odd = self._not_finite
+                names = [odd.popitem()[0] for _ in range(min(len(odd), METRICS_MAX))]
+                not_finite = tuple(sorted(name[:METRIC_NAME_LENGTH_MAX] for name in names))
                 seconds, self._seconds = self._seconds, {}
                 self._told = max(self._told, self.step)
-                return StepReport(step=self._told, metrics=metrics, seconds=seconds)
+                return StepReport(
+                    step=self._told,
+                    metrics=metrics,
+                    seconds=seconds,
+                    ago_s=max(0.0, self.stopwatch() - self._stepped_s),
+                    not_finite=not_finite,
+                )
             return StepReport(step=self._told) if again else None
 
     def clear(self) -> None:
         """Forgets everything: another generation begins."""
         with self._lock:
             self.step = self._told = -1
-            self._fresh, self._metrics, self._seconds = False, {}, {}
+            self._fresh, self._metrics, self._not_finite, self._seconds = False, {}, {}, {}

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TypeVar, final
 
 from mainspring.domain import wire
@@ -20,6 +22,7 @@ from mainspring.session.arena import ArenaMap, lay_out
 from mainspring.session.blocks import Block, OnDevice
 from mainspring.session.line import ANSWER_LIMIT_S, CLOSE_LIMIT_S, AgentConnection, Reporter
 from mainspring.session.meter import Meter
+from mainspring.session.profiling.profiler import Profiler
 from mainspring.session.restore import Restored, plan_from
 
 SLOT_LIMIT_S = 600.0  # The agent itself gives up waiting for room earlier.
@@ -75,6 +78,7 @@ class Session:
         self._writer = ThreadPoolExecutor(1, "mainspring-snapshot")  # Starts no thread before there is something to do.
         self._writing: Future[bool] | None = None
         self._line: AgentConnection | None = None
+        self._profiler = Profiler(self._keep_profile, stopwatch)
         self._welcome = ALONE
         if socket_path:
             self._line = AgentConnection(socket_path)
@@ -188,15 +192,19 @@ class Session:
             yield from range(start + 1, stop + 1)
             return
         self._step, self._last = max(self._step, start), stop
-        for step in range(start + 1, stop + 1):
-            self._step = step
-            yield step
-            if self._meter.step < step:
-                self.report(step)
-            if self._stop.stop and self._reached(step):
-                in_lockstep = self.world_size > 1 and self._stop.stop_at >= 0
-                if in_lockstep or self._unsaved != step:
-                    return
+        try:
+            for step in range(start + 1, stop + 1):
+                self._step = step
+                self._profiler.boundary(step)
+                yield step
+                if self._meter.step < step:
+                    self.report(step)
+                if self._stop.stop and self._reached(step):
+                    in_lockstep = self.world_size > 1 and self._stop.stop_at >= 0
+                    if in_lockstep or self._unsaved != step:
+                        return
+        finally:
+            self._profiler.close()
 
     def report(self, step: int, metrics: Mapping[str, float] | None = None) -> bool:
         """Reports a finished step; returns `stop_requested`. Takes microseconds: call it every step, from any thread.
@@ -218,6 +226,31 @@ class Session:
         if self._reporter.failure is not None:
             raise self._reporter.failure
         return self._stop.stop and self._reached(self._step)
+
+    def serving(self, address: str, *, ready: bool, in_flight: int = 0, answered: int = 0, missed: int = 0) -> bool:
+        """Tells where a replica of a service is called, and its load; returns `stop_requested`.
+
+        Takes microseconds, from any thread. Call it about once a second, and at once when `ready` changes: a replica of
+        which nothing is heard is given no requests, and in the end replaced.
+
+        Args:
+            address: Where it listens: "ws://host:port". Clients are sent to this node's own address, whatever the host.
+            ready: Whether it answers: False while it loads and warms up, and once it is about to leave.
+            in_flight: Requests under way or waiting; by this the number of replicas follows the load.
+            answered: Requests answered since this process began.
+            missed: Requests since then that were not answered within their deadline.
+
+        Raises:
+            InvalidInput: It is no such address, or a count is below 0.
+            Unavailable: The agent is gone.
+        """
+        told = wire.Serving(address=address, ready=ready, in_flight=in_flight, answered=answered, missed=missed)
+        if self._line is None:
+            return False
+        self._reporter.serve(told)
+        if self._reporter.failure is not None:
+            raise self._reporter.failure
+        return self.stop_requested
 
     def timed(self, iterator: Iterator[Item]) -> Iterator[Item]:
         """Returns the iterator's items; the time the program waits for them counts as a data stall.
@@ -436,8 +469,22 @@ class Session:
         """Returns whether to leave after a step; never after the last: whoever has done all of them is done."""
         return self._stop.stop and step >= self._stop.stop_at and (self._last < 0 or step < self._last)
 
+    def _keep_profile(self, id: str, files: Mapping[str, Path], failure: str) -> None:
+        """Hands the files of a profile to the agent; called from a thread of its own."""
+        line = self._line
+        if line is None:
+            return
+        if not failure:
+            slot = line.ask(wire.ProfileBegin(id=id, names=tuple(files)), wire.ProfileSlot)
+            failure = slot.reason
+            for path, place in zip(files.values(), slot.paths, strict=False):
+                with open(line.open(place, os.O_WRONLY), "wb") as into, open(path, "rb") as file:
+                    shutil.copyfileobj(file, into)
+        line.ask(wire.ProfileCommit(id=id, failure=failure), wire.Done)
+
     def _told(self, reply: wire.StepReply) -> None:
         self._every = max(reply.snapshot_every, 1)
+        self._profiler.want(reply.profile)
         if reply.stop:
             self._stop = reply
 

@@ -164,6 +164,10 @@ class FakeEngine:
                 if name == node and not allocation.pending:
                     _end(agent, -9, reason)
 
+    def add_node(self, node: Node) -> None:
+        """Makes a machine come that was not there before."""
+        self._nodes[node.name] = node
+
     def node_up(self, node: NodeName) -> None:
         """Brings a node back, empty."""
         self._down.pop(node, None)

@@ -2,36 +2,51 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from mainspring.data import View, gather
+from mainspring.data import View
 from mainspring.domain.codec import decode
 from mainspring.domain.errors import DamagedData, InvalidInput
 from mainspring.domain.wire import Detail
-from mainspring.train.feed import fitted, history_of
+from mainspring.train.feed import shapes_fed
+from mainspring.train.inputs.fitting import Fitting
+from mainspring.train.inputs.sources import GivenView, Sources, with_source
 from mainspring.train.lora import merged_arrays
 from mainspring.train.models.arrays import Arrays, Weights
 from mainspring.train.models.attention import PLATFORMS
-from mainspring.train.models.shapes import AttentionKind, LanguageRecipe, Policy, PolicyRecipe, Signature
+from mainspring.train.models.matching import Guidance
+from mainspring.train.models.shapes import AttentionKind, LanguageRecipe, Policy, PolicyRecipe, Signature, VlaRecipe
 from mainspring.train.policy import (
     Statistics,
     model_of,
+    row_keys,
     sample_actions,
     signature_of,
+    statistics_of_robot,
     unit_statistics,
 )
+from mainspring.train.prompts import Tokenizer
 from mainspring.train.recipe import Recipe
+from mainspring.train.robots import BYTES
 
 SAMPLES = 16  # Chunks averaged for one held-out state: the noise left adds 1/16 of a sample's variance to the error.
 ROWS_A_CALL = 256
+SEEDS = 2**31
+IN_BLOCKS = re.compile(r"(language|expert|image)/blocks/(?!\w*norm).*")  # Norms alone are float32 there.
+_PLAIN: Mapping[str, Any] = {"robot": np.int32(0), "image_valid": np.True_}
 ROWS_MAX = 4_096  # Held-out states looked at, evenly spread: enough for an error good to a few percent.
+
+Actor = Callable[[Arrays, int], NDArray[np.float32]]
+Sampler = Callable[[Arrays, NDArray[np.uint32], Guidance | None], NDArray[np.float32]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,53 +138,142 @@ def at_home(policy: Policy, platform: str) -> Policy:
     return replace(policy, compute=replace(policy.compute, attention=AttentionKind.XLA))
 
 
-def make_actor(policy: TrainedPolicy, *, seed: int) -> Callable[[NDArray[np.float32], int], NDArray[np.float32]]:
-    """Returns a function from states [B,S] and the number of the call to chunks of actions [B,T,A].
-
-    Args:
-        policy: The policy; one that sees the state alone.
-        seed: Of the noise that chunks start from.
-
-    Raises:
-        InvalidInput: The policy wants to see more than a state.
-    """
-    shape = policy.recipe.policy
-    if shape.motion or shape.image is not None or isinstance(shape, LanguageRecipe):
-        got = "a policy that sees images, motion or words"
-        raise InvalidInput("act on states alone", got=got, wanted="one that does not")
-    player = make_player(policy, seed=seed)
-    return lambda state_BS, call: player({"state": state_BS}, call)
-
-
-def make_player(policy: TrainedPolicy, *, seed: int) -> Callable[[Arrays, int], NDArray[np.float32]]:
+def make_actor(policy: TrainedPolicy, *, seed: int) -> Actor:
     """Returns a function from what is seen and the number of the call to chunks of actions [B,T,A].
 
     Args:
-        policy: The policy.
+        policy: Any that acts.
         seed: Of the noise that chunks start from.
+
+    Raises:
+        InvalidInput: It is a language model; or, of the function, what it is given is not what the policy sees.
     """
-    sampler = _sampler(policy)
+    sampler = make_sampler(policy)
 
     def act(seen: Arrays, call: int) -> NDArray[np.float32]:
-        key = jax.random.fold_in(jax.random.key(seed), call)
-        return np.asarray(sampler(seen, key[None])[0])
+        count = len(seen["state"])
+        seeds = np.random.default_rng([seed, call]).integers(SEEDS, size=count)
+        return sampler(seen, seeds.astype(np.uint32), None)
 
     return act
 
 
-def held_out_error(policy: TrainedPolicy, view: View, *, seed: int) -> HeldOutError:
+def tokenizer_of(policy: TrainedPolicy) -> Tokenizer | None:
+    """Returns what makes prompts for a policy, None for one that is told nothing.
+
+    Raises:
+        InvalidInput: Its tokenizer's file is not here.
+    """
+    name, shape = policy.recipe.data.tokenizer, policy.recipe.policy
+    return Tokenizer(None if name == BYTES else Path(name), shape) if isinstance(shape, VlaRecipe) and name else None
+
+
+def normalised_state(policy: TrainedPolicy, state_BS: NDArray[np.float32], *, robot: int = 0) -> NDArray[np.float32]:
+    """Returns states as prompts tell them.
+
+    Args:
+        robot: Whose they are, by its number in the recipe.
+    """
+    own = statistics_of_robot(policy.statistics, robot)
+    normalised: NDArray[np.float32] = (state_BS - np.asarray(own["state_mean"])) / np.asarray(own["state_deviation"])
+    return normalised
+
+
+def make_sampler(policy: TrainedPolicy) -> Sampler:
+    """Returns a function from what is seen, a seed for each row and perhaps guidance to chunks of actions [B,T,A].
+
+    A row's chunk follows from the weights, what is seen in it, its seed and its guidance. Compiled for every number of
+    rows, with and without guidance, once for all policies of one recipe. Who does not say which robot it is, is the
+    first of the recipe; who does not say which pictures are there, has all.
+
+    Args:
+        policy: Any that acts.
+
+    Raises:
+        InvalidInput: It is a language model; or, of the function, what it is given is not what the policy sees.
+    """
+    shape, signature = policy.recipe.policy, policy.signature
+    if isinstance(shape, LanguageRecipe):
+        raise InvalidInput("act", got="a language model", wanted="a policy: it has words and no actions")
+    compiled = _compiled_by_seeds(policy.recipe)
+    weights, statistics = jax.device_put((in_numbers_used(policy.weights, shape), policy.statistics))
+
+    def sample(seen: Arrays, seed_B: NDArray[np.uint32], guidance: Guidance | None) -> NDArray[np.float32]:
+        shapes = shapes_fed(shape, signature, len(seed_B), policy.recipe.data)
+        given = {name: np.full(shapes[name].shape, plain) for name, plain in _PLAIN.items() if name in shapes}
+        batch = {**given, **seen}
+        check_seen(batch, shapes)
+        return np.asarray(compiled(weights, statistics, batch, seed_B, guidance))
+
+    return sample
+
+
+@cache
+def _compiled_by_seeds(recipe: Recipe) -> Callable[..., jax.Array]:
+    def sample(
+        weights: Weights, statistics: Statistics, batch: Arrays, seed_B: jax.Array, guidance: Guidance | None
+    ) -> jax.Array:
+        return sample_actions(weights, statistics, recipe.policy, batch, jax.vmap(jax.random.key)(seed_B), guidance)
+
+    compiled: Callable[..., jax.Array] = jax.jit(sample)
+    return compiled
+
+
+def in_numbers_used(weights: Weights, policy: Policy) -> Weights:
+    """Returns weights of which those that are only ever used in the numbers of activations are in these: the same bits
+    come out, and half as many are read.
+
+    Args:
+        policy: Says how it is computed.
+    """
+    if not isinstance(policy, VlaRecipe):
+        return weights
+
+    def used(key: Any, array: jax.Array) -> jax.Array:
+        path = jax.tree_util.keystr(key, simple=True, separator="/")
+        return array.astype(policy.compute.numbers.value) if IN_BLOCKS.fullmatch(path) else array
+
+    cast: Weights = jax.tree_util.tree_map_with_path(used, weights)
+    return cast
+
+
+def check_seen(seen: Arrays, shapes: Mapping[str, jax.ShapeDtypeStruct]) -> None:
+    """Checks that a batch has all that a policy sees, in its shape.
+
+    Args:
+        seen: By name.
+        shapes: From `shapes_fed`.
+
+    Raises:
+        InvalidInput: Something is not there, or of another shape.
+    """
+    wanted = {name: like.shape for name, like in shapes.items() if name not in ("actions", "valid")}
+    for name, shape in wanted.items():
+        array = seen.get(name)
+        if array is None or array.shape != shape:
+            raise InvalidInput(
+                "show a policy what it sees",
+                on=name,
+                got="nothing" if array is None else f"shape {array.shape}",
+                wanted=f"{shape}, as in the data it learned from",
+            )
+
+
+def held_out_error(policy: TrainedPolicy, view: View, *, seed: int, source: str = "") -> HeldOutError:
     """Returns a policy's error on held-out episodes, beside that of doing nothing; together, and by task.
 
     Args:
         view: The held-out side of the view it learned from.
         seed: Of the noise that chunks start from.
+        source: Which of its recipe's sources the view is a side of.
 
     Raises:
+        NotFound: The recipe has no such source.
         InvalidInput: The view does not fit the policy, or it is a language model.
     """
-    shape = policy.recipe.policy
-    history = history_of(shape)
-    signature = signature_of(fitted(gather(view, np.arange(1), horizon=shape.horizon, history=history), shape), shape)
+    sources = Sources(with_source(policy.recipe, source), [GivenView(name=source, view=view)], policy.signature)
+    opened, fitting = sources.opened[0], Fitting(sources, jax.tree.map(np.asarray, policy.statistics))
+    signature = signature_of(fitting.gathered(opened, view, np.arange(1)), policy.recipe.policy, policy.recipe.data)
     if signature != policy.signature:
         raise InvalidInput("measure an error on held-out episodes", got=str(signature), wanted=str(policy.signature))
     sampler = _sampler(policy)
@@ -179,7 +283,7 @@ def held_out_error(policy: TrainedPolicy, view: View, *, seed: int) -> HeldOutEr
     for first in range(0, len(rows), ROWS_A_CALL):
         wanted = rows[first : first + ROWS_A_CALL]
         padded = np.pad(wanted, (0, ROWS_A_CALL - len(wanted)), mode="edge")  # One shape: compiled once.
-        batch = fitted(gather(view, padded, horizon=shape.horizon, history=history), shape)
+        batch = fitting.gathered(opened, view, padded)
         seen = {name: array for name, array in batch.items() if name not in ("actions", "valid")}
         keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), first), SAMPLES)
         predicted_BTA = np.asarray(sampler(seen, keys), np.float64).mean(axis=0)
@@ -219,7 +323,10 @@ def _sampler(policy: TrainedPolicy) -> Callable[[Arrays, jax.Array], jax.Array]:
 @cache
 def _compiled(recipe: Recipe) -> Callable[[Weights, Statistics, Arrays, jax.Array], jax.Array]:
     def sample(weights: Weights, statistics: Statistics, batch: Arrays, keys: jax.Array) -> jax.Array:
-        return jax.vmap(lambda key: sample_actions(weights, statistics, recipe.policy, batch, key))(keys)
+        rows_B = jax.numpy.arange(len(batch["state"]))
+        return jax.vmap(lambda key: sample_actions(weights, statistics, recipe.policy, batch, row_keys(key, rows_B)))(
+            keys
+        )
 
     compiled: Callable[[Weights, Statistics, Arrays, jax.Array], jax.Array] = jax.jit(sample)
     return compiled

@@ -22,6 +22,7 @@ from mainspring.train.models.act import act_model
 from mainspring.train.models.arrays import Arrays, Weights
 from mainspring.train.models.flow import flow_model
 from mainspring.train.models.gemma import language_model
+from mainspring.train.models.matching import Guidance
 from mainspring.train.models.model import Model
 from mainspring.train.models.shapes import ActRecipe, LanguageRecipe, Policy, PolicyRecipe, Signature, VlaRecipe
 from mainspring.train.models.vla import check_prompt, vla_model
@@ -363,7 +364,12 @@ def summed_loss(
 
 
 def sample_actions(
-    weights: Weights, statistics: Statistics, policy: Policy, batch: Arrays, key: jax.Array
+    weights: Weights,
+    statistics: Statistics,
+    policy: Policy,
+    batch: Arrays,
+    keys_B: jax.Array,
+    guidance: Guidance | None = None,
 ) -> jax.Array:
     """Returns one chunk of actions for each observation, [B,T,A] in the robot's own units.
 
@@ -372,13 +378,17 @@ def sample_actions(
         statistics: From `measure_statistics`.
         policy: The policy's shape.
         batch: As for `policy_loss`, without actions.
-        key: Random key of all that a sample draws.
+        keys_B: From `row_keys`: a row draws by its own alone.
+        guidance: What the chunks are to go on from, in the robot's own units; ignored by models that do not flow.
 
     Raises:
         InvalidInput: It is a language model.
     """
     statistics = _of_rows(statistics, batch)
-    chunk_BTA = model_of(policy).sample(weights, _seen(batch, statistics, policy), key)
+    if guidance is not None:
+        ahead_BTA = guidance.chunk_BTA - _origin_BTA(batch, policy, statistics) - statistics["target_mean"]
+        guidance = guidance._replace(chunk_BTA=ahead_BTA / statistics["target_deviation"])
+    chunk_BTA = model_of(policy).sample(weights, _seen(batch, statistics, policy), keys_B, guidance)
     chunk_BTA = chunk_BTA[..., : statistics["target_mean"].shape[-1]]  # A model may have more than the robot.
     target_BTA = chunk_BTA * statistics["target_deviation"] + statistics["target_mean"]
     action_BTA: jax.Array = target_BTA + _origin_BTA(batch, policy, statistics)

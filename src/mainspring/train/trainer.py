@@ -24,7 +24,7 @@ from mainspring.session.jax_ahead import compile_ahead
 from mainspring.session.jax_state import blocks_of, tree_from
 from mainspring.train.inputs.fitting import Fitting
 from mainspring.train.inputs.measured import statistics_of
-from mainspring.train.inputs.sources import Source, Sources
+from mainspring.train.inputs.sources import GivenView, Sources
 from mainspring.train.models.attention import check_attention
 from mainspring.train.models.shapes import PolicyRecipe, Signature
 from mainspring.train.recipe import InitRecipe, Recipe
@@ -35,7 +35,6 @@ from mainspring.train.steps.pace import Pace, tokens_of
 from mainspring.train.steps.state import PARTS, TrainState, abstract_state, initial_state
 from mainspring.train.steps.update import Measures, make_update
 
-MEASURES = ("loss", "gradient_norm", "parameter_norm", "learning_rate")  # Of each step, as they are reported.
 Work = Callable[[Recipe, Signature], Callable[[float], float] | None]
 """From a recipe and its data's dimensions to what `Pace` takes as `mfu`."""
 
@@ -58,7 +57,7 @@ class Outcome:
 def train(
     session: Session,
     recipe: Recipe,
-    view: View | Sequence[Source],
+    view: View | Sequence[GivenView],
     *,
     facts: Mapping[str, str],
     bring: Callable[[InitRecipe], InitRecipe] = lambda init: init,
@@ -80,37 +79,31 @@ def train(
     """
     mesh = make_mesh(recipe.mesh)
     check_shares(recipe, mesh)
-    share = share_of(mesh)
-    sources = Sources(recipe, view)
+    share, sources = share_of(mesh), Sources(recipe, view)
     signature = sources.signature
     Fitting(sources).check_tasks()
     restored = own_state(session.restore(), recipe)
     if restored is None:
-        begun = recipe if recipe.init is None else replace(recipe, init=bring(recipe.init))
-        start, state = 0, initial_state(begun, signature, statistics_of(sources, begun.init), mesh)
+        start, state = 0, begun_state(recipe, sources, mesh, bring)
     else:
         start, state = restored.step, tree_from(restored, abstract_state(recipe, signature, mesh))
-    facts = {**facts, **described(recipe, sources)}
     fitting = Fitting(sources, jax.tree.map(np.asarray, state.statistics))
     loader = sources.loader(rank=share.rank, world_size=share.world_size, fit=fitting)
     update, held_out = make_update(recipe, mesh), HeldOut(sources, fitting, mesh, share)
-    guard = Guard(recipe.guard, restored)
+    guard, facts = Guard(recipe.guard, restored), {**facts, **described(recipe, sources)}
     pace = Pace(session.stopwatch, tokens=tokens_of(recipe, signature), mfu=work(recipe, signature))
-    step = start
     under_way: jax.Array | None = None  # Measures of the step before: reading them leaves one step under way.
-    loss: float | None = None
+    loss, step = None, start
 
     def finish(step: int, array: jax.Array) -> TrainState | None:
         """Reports a step that is over; returns the state to go back to, where it went wrong and that is wanted."""
         nonlocal loss
         measures = Measures.of(np.asarray(array))
         loss = measures.loss
-        shown = {name: getattr(measures, name) for name in MEASURES}
-        session.report(step, {**shown, **pace.measures(), "steps": recipe.steps})
+        session.report(step, {**measures.told, **pace.measures(), "steps": recipe.steps})
         upset = guard.judged(session, step, measures)
-        if upset is None or upset.back is None:
-            return None
-        return tree_from(upset.back, abstract_state(recipe, signature, mesh))
+        back = None if upset is None else upset.back
+        return None if back is None else tree_from(back, abstract_state(recipe, signature, mesh))
 
     with loader.stream(start) as stream:
         batches = pace.timed(session.timed(stream))
@@ -131,6 +124,21 @@ def train(
     if under_way is not None:
         state = finish(step, under_way) or state
     return Outcome(state=state, step=step, loss=loss)
+
+
+def begun_state(
+    recipe: Recipe, sources: Sources, mesh: jax.sharding.Mesh, bring: Callable[[InitRecipe], InitRecipe]
+) -> TrainState:
+    """Returns the state before the first step.
+
+    Args:
+        recipe: What to learn, and how.
+        sources: What from.
+        mesh: Of all devices.
+        bring: See `train`.
+    """
+    begun = recipe if recipe.init is None else replace(recipe, init=bring(recipe.init))
+    return initial_state(begun, sources.signature, statistics_of(sources, begun.init), mesh)
 
 
 def own_state(restored: Restored | None, recipe: Recipe) -> Restored | None:

@@ -80,6 +80,10 @@ class Watched:
         if self.page.locator("[data-chart] .canvas").count():
             self.page.wait_for_function("!!window.echarts && !!document.querySelector('.canvas canvas')")
 
+    def has_pictures(self) -> bool:
+        """Returns whether an episode's pictures are drawn; asked, as pages let no string be run that would wait."""
+        return bool(self.page.evaluate("document.querySelector('img.strip').naturalWidth > 0"))
+
     def serious(self) -> list[str]:
         """Returns what axe finds that keeps people from using the page."""
         self.page.evaluate(AXE.read_text())

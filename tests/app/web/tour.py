@@ -24,11 +24,13 @@ from mainspring.engines.local.config import LocalCluster
 from tests.app.conftest import kill, until
 from tests.app.web.browsing import NARROW, WAIT_MS, Watched, chromium, watched
 from tests.app.web.large_lab import large_lab
+from tests.data.making import write_lerobot_v2
 
 FOLDER = Path(__file__).parents[3] / "docs" / "page"
 SIZE = (1200, 800)
 JOBS = 2_500
-KILLED_AT, STEPS = 60, 220
+KILLED_AT, STEPS = 60, 2_000
+SHOWN_AT = 480  # Two windows of ranks' times, at least.
 _PROGRAM = f"""
 import threading
 import numpy as np
@@ -39,10 +41,10 @@ session = mainspring.join()
 restored = session.restore()
 step, weights = (0, np.zeros(8)) if restored is None else (restored.step, restored.array("weights/%d" % session.rank))
 while step < {STEPS}:
-    threading.Event().wait(0.05)
+    threading.Event().wait(0.05 if session.rank == 0 or step < 300 else 0.08)
     step, weights = step + 1, weights + 0.1
     loss = 2.3 / (1.0 + 0.04 * step) + 0.05 * np.cos(step)
-    session.report(step, {{"loss": float(loss), "steps": {STEPS}}})
+    session.report(step, {{"loss": float(loss), "grad_norm": float(1.0 + 0.4 * np.sin(step / 40)), "steps": {STEPS}}})
     if step % 20 == 0:
         print(f"step {{step}} loss {{loss:.4f}}", flush=True)
         session.snapshot(step, [Block.whole("weights/%d" % session.rank, weights)], {{"step": step}})
@@ -74,10 +76,20 @@ def _job(browser: Browser, kept: Path, folder: Path) -> list[str]:
         submitted = lab.run(spec)
         until(lambda: lab.status(submitted.id).step >= KILLED_AT, "the job to be on its way")
         kill(_pid_of(lab.status(submitted.id), 1))
-        until(lambda: lab.status(submitted.id).step >= 2 * KILLED_AT, "the job to have recovered")
+        until(lambda: lab.status(submitted.id).step >= SHOWN_AT, "the job to have recovered", wait_s=240)
+        until(lambda: len(lab.rank_times(submitted.id).from_s) > 2, "ranks' times to be written", wait_s=240)
+        write_lerobot_v2(kept / "set", [80, 60, 70], video=True)
+        lab.data.ingest(kept / "set", dataset="stack")
+        lab.data.select("stack", "frames > 65", "stack-long")
+        episode = lab.data.episodes("stack", limit=1)[0].id
         with watched(browser, lab.page(f"/jobs/{submitted.id}"), size=(SIZE[0], 1_330)) as seen:
             expect(seen.page.locator(".verdict")).to_contain_text("generation 2", timeout=WAIT_MS)
-            return [_picture(seen, "job", f"/jobs/{submitted.id}", folder)]
+            return [
+                _picture(seen, "job", f"/jobs/{submitted.id}", folder),
+                _picture(seen, "curves", f"/jobs/{submitted.id}", folder, at="#chart-times"),
+                _picture(seen, "data", "/data/stack", folder),
+                _picture(seen, "episode", f"/data/stack/1/{episode}", folder),
+            ]
 
 
 def _pid_of(view: JobView, rank: int) -> int:
@@ -105,8 +117,12 @@ def _lab(home: Path) -> Iterator[Lab]:
         lab.down()
 
 
-def _picture(seen: Watched, name: str, path: str, folder: Path) -> str:
+def _picture(seen: Watched, name: str, path: str, folder: Path, *, at: str = "") -> str:
     seen.go(PAGES + path)
+    if seen.page.locator("img.strip").count():
+        until(seen.has_pictures, "pictures to be decoded")
+    if at:
+        seen.page.locator(at).evaluate("one => window.scrollTo(0, one.getBoundingClientRect().top + scrollY - 120)")
     seen.page.wait_for_timeout(500.0)  # Charts are drawn a moment after what they are drawn in.
     seen.page.screenshot(path=folder / f"{name}.png")
     assert not seen.wrong, seen.wrong

@@ -306,7 +306,7 @@ def test_loader_larger_than_its_data_runs_through_epochs(store: ObjectStore, tmp
     ],
 )
 def test_loader_with_numbers_that_do_not_fit_is_refused(plain: View, numbers: dict[str, int]) -> None:
-    own = {name: numbers[name] for name in numbers if name in ("rank", "world_size", "workers")}
+    own: Any = {name: numbers[name] for name in numbers if name in ("rank", "world_size", "workers")}
     with pytest.raises(InvalidInput):
         Loader(plain, sampling(**{name: numbers[name] for name in numbers if name not in own}), **own)
 
@@ -343,3 +343,45 @@ def test_humanoid_episodes_become_batches(store: ObjectStore, tmp_path: Path) ->
         "images": ((32, 1, 64, 64, 3), "uint8"),
     }
     assert batch["images"].std() > 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 1])
+def test_mixture_of_robots_shows_each_camera_at_its_place_and_black_where_there_is_none(
+    coded: View, workers: int
+) -> None:
+    camera = coded.cameras[0]
+    seen = ("", camera, "")
+    blind = Component(view=coded, keep=tuple(EpisodeId(id) for id in coded.episode_ids[:2]), cameras=("", "", ""))
+    mixture = [Component(view=coded, weight=3.0, cameras=seen), blind]
+
+    def fit(component: int, rows: Any, batch: Any) -> Any:
+        return {"state": np.pad(batch["state"], [(0, 0), (0, 2)]), "of": np.full(len(rows), component)}
+
+    loader = Loader(mixture, sampling(), workers=workers, fit=fit)
+    with loader.stream(0) as stream:
+        for step in range(6):
+            batch, samples = copied(next(stream)), loader.samples(step)
+            assert sorted(batch) == ["images", "of", "state"]
+            assert (batch["of"] == samples.component).all()
+            shown = gather(coded, samples.row, horizon=4)["images"][:, 0]
+            for row, of in enumerate(samples.component):
+                assert not batch["images"][row, [0, 2]].any()
+                assert np.array_equal(batch["images"][row, 1], shown[row] if of == 0 else np.zeros_like(shown[row]))
+    assert {0, 1} == set(loader.samples(0).component) | set(loader.samples(5).component)
+
+
+@pytest.mark.slow
+def test_loader_of_no_cameras_gives_no_images_in_the_same_order(coded: View) -> None:
+    whole, blind = (Loader([Component(view=coded, cameras=cameras)], sampling()) for cameras in (None, ()))
+    batch, wanted = blind.batch(2), whole.batch(2)
+    wanted.pop("images")
+    assert_same(batch, wanted)
+
+
+@pytest.mark.slow
+def test_component_with_a_camera_that_the_view_lacks_is_refused(plain: View, coded: View) -> None:
+    with pytest.raises(InvalidInput, match=r"wrist.*wanted one of observation"):
+        Component(view=coded, cameras=("wrist",))
+    with pytest.raises(InvalidInput, match="a view with images"):
+        Component(view=plain, cameras=("wrist",))

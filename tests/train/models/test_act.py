@@ -89,3 +89,17 @@ def test_loss_grows_with_the_distance_of_styles_from_noise() -> None:
         return policy_loss(moved, statistics, POLICY, rows, jax.random.key(0))
 
     assert float(loss(2.0)) > float(loss(0.0)) + 10.0
+
+
+def test_view_that_is_masked_has_no_part_in_the_chunk_and_none_of_its_own_is_lost() -> None:
+    rows, weights = batch(), lively()
+    style = np.zeros((6, POLICY.style_dim), np.float32)
+    chunk = jax.jit(lambda rows: chunk_of(weights, POLICY, rows, style))
+    rows["image_valid"] = np.tile([True, False], (6, 1))
+    other = {**rows, "images": rows["images"].copy()}
+    other["images"][:, 1] = 255 - other["images"][:, 1]
+    assert np.array_equal(chunk(rows), chunk(other))
+    all_seen = {**rows, "image_valid": np.ones((6, 2), bool)}
+    assert not np.allclose(chunk(rows), chunk(all_seen))
+    plain = {name: array for name, array in rows.items() if name != "image_valid"}
+    assert np.allclose(chunk(all_seen), chunk(plain), atol=1e-5)

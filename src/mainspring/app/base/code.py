@@ -15,8 +15,9 @@ import subprocess
 import tarfile
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from email.parser import HeaderParser
 from fnmatch import fnmatch
-from importlib.metadata import distributions
+from importlib.metadata import Distribution, distributions
 from pathlib import Path
 
 from blake3 import blake3
@@ -68,10 +69,17 @@ def record_environment(store: ObjectStore) -> Code:
     Args:
         store: Where the list is kept.
     """
-    packages = encode(tuple(sorted({f"{item.name}=={item.version}" for item in distributions()})))
+    packages = encode(tuple(sorted({_named(installed) for installed in distributions()})))
     listed = blake3(packages).hexdigest()
     store.put_if_absent(f"environments/{listed}.json", packages)
     return Code(python=platform.python_version(), packages=f"blake3:{listed}")
+
+
+def _named(installed: Distribution) -> str:
+    """Returns name and version; of what a package says the headers alone are read, as its description is long."""
+    headers, _, _ = (installed.read_text("METADATA") or "").partition("\n\n")
+    known = HeaderParser().parsestr(headers) if headers else installed.metadata
+    return f"{known['Name']}=={known['Version']}"
 
 
 def snapshot_code(folder: Path, store: ObjectStore) -> TakenCode:

@@ -34,6 +34,7 @@ from mainspring.app.base.specs import read_policy, read_yaml
 from mainspring.domain.answers import LoginOffer
 from mainspring.domain.codec import decode, encode, from_plain, to_plain
 from mainspring.domain.errors import InvalidInput, InvalidMessage, InvalidSpec, NotFound
+from mainspring.domain.hardware.care import CareRules
 from mainspring.domain.life import Retention
 from mainspring.domain.ports import Dice
 from mainspring.domain.team import EVERY_TEAM, NoticeRules, Oidc, WaitingLimits
@@ -87,6 +88,7 @@ class Config:
         keep: What is kept at hand of what is over; what is older is archived, or removed.
         notices: Where teams may be told of their jobs: nowhere unless hosts are named.
         traces: Where traces of jobs are sent: nowhere unless an endpoint is named.
+        health: What is done to nodes that failed, how they come back, and how many may be closed at once.
         log_format: How the server, engines on hosts and agents say what they have to say.
         oidc: How people log in by a provider of identities; None where they have tokens alone.
         clusters: Every cluster; an entry names its kind.
@@ -108,6 +110,7 @@ class Config:
     keep: Retention = field(default_factory=Retention)
     notices: NoticeRules = field(default_factory=NoticeRules)
     traces: TraceRules = field(default_factory=TraceRules)
+    health: CareRules = field(default_factory=CareRules)
     log_format: LogForm = LogForm.TEXT
     oidc: Oidc | None = None
     clusters: tuple[ClusterSettings, ...] = field(default_factory=found_clusters)

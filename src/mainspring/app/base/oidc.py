@@ -54,6 +54,21 @@ class Granted:
     nonce: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoginAsked:
+    """What one log-in with a browser is known by: to us alone (the verifier), and in what comes back."""
+
+    verifier: str = field(repr=False)
+    state: str
+    nonce: str
+
+    @classmethod
+    def drawn(cls) -> LoginAsked:
+        """Returns one that nobody can guess."""
+        verifier, state, nonce = (secrets.token_urlsafe(_RANDOM_BYTES) for _ in range(3))
+        return cls(verifier=verifier, state=state, nonce=nonce)
+
+
 def by_browser(offer: LoginOffer, show: Callable[[str], None]) -> Granted:
     """Returns what the provider gives once a person has logged in with a browser of this machine.
 
@@ -65,29 +80,57 @@ def by_browser(offer: LoginOffer, show: Callable[[str], None]) -> Granted:
         NotAllowed: They, or the provider, did not want to.
         Unavailable: The provider does not answer, or nobody logged in within `LOGIN_S_MAX`.
     """
-    about = _discovered(offer.issuer)
-    verifier, state, nonce = (secrets.token_urlsafe(_RANDOM_BYTES) for _ in range(3))
-    challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
-    with _Loopback(state) as loopback:
-        asked = {
-            "response_type": "code",
-            "client_id": offer.client_id,
-            "redirect_uri": loopback.url,
-            "scope": " ".join(offer.scopes),
-            "state": state,
-            "nonce": nonce,
-            "code_challenge": challenge,
-            "code_challenge_method": "S256",
-        }
-        start = _endpoint(about, "authorization_endpoint")
-        show(f"{start}{'&' if '?' in start else '?'}{urlencode(asked)}")
+    asked = LoginAsked.drawn()
+    with _Loopback(asked.state) as loopback:
+        show(address_to_log_in(offer, asked, loopback.url))
         answer = loopback.wait()
+    return taken(offer, asked, loopback.url, answer)
+
+
+def address_to_log_in(offer: LoginOffer, asked: LoginAsked, back: str) -> str:
+    """Returns the address at which a person logs in with a browser.
+
+    Args:
+        offer: Who the provider is.
+        back: Where the provider sends the browser afterwards.
+
+    Raises:
+        Unavailable: The provider does not answer.
+    """
+    start = _endpoint(_discovered(offer.issuer), "authorization_endpoint")
+    challenge = base64.urlsafe_b64encode(hashlib.sha256(asked.verifier.encode()).digest()).rstrip(b"=").decode()
+    words = {
+        "response_type": "code",
+        "client_id": offer.client_id,
+        "redirect_uri": back,
+        "scope": " ".join(offer.scopes),
+        "state": asked.state,
+        "nonce": asked.nonce,
+        "code_challenge": challenge,
+        "code_challenge_method": "S256",
+    }
+    return f"{start}{'&' if '?' in start else '?'}{urlencode(words)}"
+
+
+def taken(offer: LoginOffer, asked: LoginAsked, back: str, answer: Mapping[str, str]) -> Granted:
+    """Returns what the provider gives for what it sent the browser back with.
+
+    Args:
+        offer: Who the provider is.
+        asked: What it was asked by, and `back` as it was told then.
+        answer: What it sent, whose state was compared before.
+
+    Raises:
+        NotAllowed: The person, or the provider, did not want to.
+        Unavailable: The provider does not answer.
+    """
     if "error" in answer:
         raise _denied(offer.issuer, answer)
     if answer.get("iss", offer.issuer) != offer.issuer or not answer.get("code"):
         raise NotAllowed(_ATTEMPTED, on=offer.issuer, got=f"an answer of {answer.get('iss', 'it')} without a code")
-    words = {"grant_type": "authorization_code", "code": answer["code"], "redirect_uri": loopback.url}
-    return _granted(offer, about, words | {"code_verifier": verifier}, nonce=nonce)
+    words = {"grant_type": "authorization_code", "code": answer["code"], "redirect_uri": back}
+    about = _discovered(offer.issuer)
+    return _granted(offer, about, words | {"code_verifier": asked.verifier}, nonce=asked.nonce)
 
 
 def has_device_flow(offer: LoginOffer) -> bool:

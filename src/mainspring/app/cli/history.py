@@ -70,9 +70,13 @@ _WORDS = {
     "node_states": "states of nodes",
     "health_events": "health events",
     "closures": "closures of nodes",
+    "node_repairs": "steps of repairs",
+    "maintenance": "windows of maintenance",
+    "rule_cases": "times that rules held",
     "plans": "plans",
     "tokens": "tokens that had ended",
     "allocations": "folders of allocations, with output of ranks",
+    "samples": "files of samples",
     "snapshots": "snapshots of code",
 }
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         why_panel,
     )
     from mainspring.app.render.progress import Bar, Lines, bytes_bar, progress_bar
+    from mainspring.app.render.services.tables import service_panel, services_table
     from mainspring.app.render.simulations import comparison_panel, replay_panel
     from mainspring.app.render.tables import (
         ERRORS,

@@ -12,7 +12,7 @@ from mainspring.app.sdk.checkpoints import CheckpointFinder
 from mainspring.app.sdk.lab import Lab
 from mainspring.app.sdk.lab import job as job_spec
 from mainspring.domain.answers import EvaluationRuleView, NewEvaluationRule
-from mainspring.domain.answers.evaluations import CHECKPOINT
+from mainspring.domain.answers.jobs import CHECKPOINT
 from mainspring.domain.errors import InvalidInput, NotFound
 from mainspring.domain.ids import JobId, TeamName
 from mainspring.domain.job import LAB, JobKind, Tier

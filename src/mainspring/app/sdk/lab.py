@@ -41,7 +41,9 @@ if TYPE_CHECKING:
     from mainspring.app.sdk.data import DataVerbs
     from mainspring.app.sdk.evaluations import EvaluationVerbs
     from mainspring.app.sdk.plans import PlannedSpec
+    from mainspring.app.sdk.profiles import ProfileVerbs
     from mainspring.app.sdk.releases import ReleaseVerbs
+    from mainspring.app.sdk.samples import Samples
 
 WAIT_S_MAX = 30 * 86_400.0
 TRAINING = {"mainspring", "train", "--recipe"}  # Words of a command that a plan may know something of.
@@ -128,6 +130,13 @@ class Lab(LabCalls):
         from mainspring.app.sdk.evaluations import EvaluationVerbs
 
         return EvaluationVerbs(self)
+
+    @cached_property
+    def profiles(self) -> ProfileVerbs:
+        """Returns the verbs of where its jobs' time goes."""
+        from mainspring.app.sdk.profiles import ProfileVerbs
+
+        return ProfileVerbs(self)
 
     @cached_property
     def policies(self) -> ReleaseVerbs:
@@ -422,6 +431,47 @@ class Lab(LabCalls):
                     return
                 else:
                     time.sleep(_POLL_S)
+
+    def samples(self, job: str, *metrics: str, points: int = 2_000, attempt: int | None = None) -> Samples:
+        """Returns what a job's ranks reported step by step, as curves of NumPy arrays by name.
+
+        Args:
+            job: Its id or name.
+            *metrics: Names; all when there are none.
+            points: Of each curve, about so many: it goes through what was least and most in each stretch.
+            attempt: Only of the attempt of this number.
+
+        Raises:
+            NotFound: No such job, or nothing was reported under a name.
+        """
+        from mainspring.app.sdk.samples import Samples
+
+        return Samples(self.job_samples(job, metrics=",".join(metrics), points=points, attempt=attempt))
+
+    def stacks(
+        self, job: str, *, reason: str = "to see where it stands", timeout_s: float = 60.0
+    ) -> tuple[answers.Event, ...]:
+        """Asks where a job's ranks stand, and returns what its lead tells: an event for each place, with the stacks.
+
+        Args:
+            job: Its id or name.
+            reason: Why, for the audit log.
+            timeout_s: How long to wait at most.
+
+        Raises:
+            Conflict: None of its ranks run.
+            Unavailable: Its lead has not told in time.
+        """
+        deadline = time.monotonic() + timeout_s
+        with self.client() as client:
+            job = client.ask_stacks(job, answers.Reason(reason=reason)).id
+            asked = max(one.sequence for one in client.job_events(job, newest=True) if one.kind == "stacks_asked")
+            while time.monotonic() < deadline:
+                found = [one for one in client.job_events(job, since=asked) if one.kind == "stacks_seen"]
+                if found:  # All of one look come with one heartbeat.
+                    return tuple(found)
+                time.sleep(_POLL_S)
+        raise Unavailable("see where ranks stand", on=job, got=f"no word of its lead in {timeout_s:g} s")
 
     def wait(
         self, job: str, *, timeout_s: float = WAIT_S_MAX, on_look: Callable[[answers.JobView], None] = lambda view: None

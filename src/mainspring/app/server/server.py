@@ -25,8 +25,9 @@ from mainspring.app.base.oidc import fetch
 from mainspring.app.base.system import FILES_WANTED, SystemClock, SystemDice, raise_open_files, tune_for_serving
 from mainspring.app.server.arrivals import Inboxes, Reader
 from mainspring.app.server.engines import Engines
-from mainspring.app.server.evaluations import EvaluationThread
-from mainspring.app.server.notices import NoticeThread
+from mainspring.app.server.leading.evaluations import EvaluationThread
+from mainspring.app.server.leading.notices import NoticeThread
+from mainspring.app.server.leading.repairs import RepairThread
 from mainspring.app.server.output import OutputFile
 from mainspring.app.server.store_grants import agents_environment, grants_of
 from mainspring.app.server.telemetry.logs import start_log
@@ -136,14 +137,15 @@ def serve(
     server.measures.registry.register(_home_measures(home, config, inboxes, clock))
     notices = NoticeThread(control, server, config.notices)
     evaluations = EvaluationThread(control, server)
+    repairs = RepairThread(control, server, config.health)
     traces = TraceThread(control, server, config.traces, instance=url_of(listener, config))
     tune_for_serving()
-    for part in (server, reader, notices, evaluations, traces):
+    for part in (server, reader, notices, evaluations, repairs, traces):
         part.start()
     try:
         server.wait()
     finally:
-        for part in (evaluations, notices, traces, server, reader):
+        for part in (evaluations, notices, repairs, traces, server, reader):
             part.stop()
         engines.close()
         control.store.close()
@@ -166,6 +168,7 @@ def _settings(config: Config) -> Settings:
         keep=config.keep,
         notices=config.notices,
         traces=config.traces,
+        care=config.health,
         log_form=config.log_format,
     )
 

@@ -15,7 +15,7 @@ from markupsafe import Markup, escape
 from mainspring.app.base.calls import PAGES
 from mainspring.app.render.tables import ago, gist
 from mainspring.app.render.terminal import CONTROL
-from mainspring.app.web.tables import Grid, dollars_text, iso, job_path
+from mainspring.app.web.tables import Grid, data_path, dollars_text, iso, job_path
 from mainspring.domain.release import RELEASE
 
 _HERE = Path(__file__).parent
@@ -94,6 +94,7 @@ def _environment() -> Environment:
         "root": PAGES,
         "release": RELEASE,
         "job_path": job_path,
+        "data_path": data_path,
         "has_charts": has_charts,
         "has_htmx": _FILES["htmx.js"].is_file,
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, final
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, urlencode, urlsplit
 
 from anyio import to_thread
 from starlette.applications import Starlette
@@ -17,7 +17,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mainspring.app.base.calls import PAGES
-from mainspring.app.web import entry
+from mainspring.app.web import entry, provided
 from mainspring.app.web.entry import Codes
 from mainspring.app.web.inside import Inside, Refusal, pass_on
 from mainspring.app.web.look import Shown, asset, draw
@@ -25,6 +25,7 @@ from mainspring.app.web.tables import job_path
 from mainspring.app.web.views.acts import act
 from mainspring.app.web.views.alerts import view_alerts
 from mainspring.app.web.views.changes import view_changes
+from mainspring.app.web.views.data import view_data, view_dataset, view_episode, view_version
 from mainspring.app.web.views.fleet import node_path, view_fleet
 from mainspring.app.web.views.job import view_job
 from mainspring.app.web.views.jobs import view_jobs, view_mine
@@ -32,6 +33,7 @@ from mainspring.app.web.views.nodes import act_on_node, view_cluster, view_node
 from mainspring.app.web.views.queue import view_queue
 from mainspring.app.web.views.teams import view_teams
 from mainspring.app.web.visit import View, Visit
+from mainspring.domain.answers import LoginOffer
 from mainspring.domain.errors import InvalidInput, MainspringError, NotAllowed, NotFound, TooManyRequests
 from mainspring.domain.ports import Clock, Dice
 
@@ -45,6 +47,10 @@ VIEWS: dict[str, View] = {
     "/teams": view_teams,
     "/alerts": view_alerts,
     "/changes": view_changes,
+    "/data": view_data,
+    "/data/{dataset}": view_dataset,
+    "/data/{dataset}/{number}": view_version,
+    "/data/{dataset}/{number}/{episode}": view_episode,
     "/jobs/{job}": view_job,
 }
 _FILE_S = 3_600  # How long a browser need not ask for what pages load again; their addresses name the release.
@@ -87,6 +93,8 @@ def create_pages(api: ASGIApp, clock: Clock, dice: Dice) -> Starlette:
             Route("/in", pages.sign_in, methods=["GET", "POST"]),
             Route("/out", pages.sign_out, methods=["POST"]),
             Route("/enter", pages.enter),
+            Route("/provider", pages.provider),
+            Route("/back", pages.back),
             Route("/code", pages.code, methods=["POST"]),
             Route("/static/{name}", _static),
             Route("/api/{path:path}", _Passed(pages)),
@@ -161,7 +169,9 @@ class _Pages:
         """Shows the form that takes a token, and takes it."""
         wanted = entry.own_path(request.query_params.get("next", ""))
         if request.method == "GET":
-            return _drawn(Shown(template="in", title="Sign in", words={"wrong": "", "next": wanted}))
+            offer = await provided.offered(self._nobody(request))
+            words = {"wrong": "", "next": wanted, "provider": _host(offer.issuer) if offer else ""}
+            return _drawn(Shown(template="in", title="Sign in", words=words))
         fields = await entry.form_of(request)
         secret = fields.get("token", "").strip()
         try:
@@ -169,9 +179,41 @@ class _Pages:
                 raise Refusal(NotAllowed("sign in", got="no token"), 401)
             await self.visit(request, secret)
         except Refusal as refusal:
-            words = {"wrong": str(refusal.error), "next": wanted}
+            words = {"wrong": str(refusal.error), "next": wanted, "provider": ""}
             return _drawn(Shown(template="in", title="Sign in", words=words, status=refusal.status))
         return _entered(request, secret, entry.own_path(fields.get("next", "")))
+
+    async def provider(self, request: Request) -> Response:
+        """Sends a browser to the lab's provider of identities."""
+        return await provided.sent(request, await self._offer(request))
+
+    async def back(self, request: Request) -> Response:
+        """Lets in who comes back from there; the page that it shows goes on by itself.
+
+        A cookie that no other site can use is not sent along with where another site leads: so it takes a page of ours.
+        """
+        try:
+            offer = await self._offer(request)
+            secret, wanted = await provided.came_back(request, self._nobody(request), offer)
+        except (MainspringError, Refusal) as refusal:
+            error = refusal.error if isinstance(refusal, Refusal) else refusal
+            words = {"wrong": str(error), "next": f"{PAGES}/", "provider": ""}
+            answer = _drawn(Shown(template="in", title="Sign in", words=words, status=403))
+        else:
+            answer = _drawn(Shown(template="back", title="Signed in", words={"next": wanted}))
+            answer.headers["refresh"] = f"0; url={wanted}"
+            entry.let_in(request, answer, secret)
+        provided.forget(request, answer)
+        return answer
+
+    async def _offer(self, request: Request) -> LoginOffer:
+        offer = await provided.offered(self._nobody(request))
+        if offer is None:
+            raise NotFound("sign in by a provider of identities", got="a lab that has none", next_step="use a token")
+        return offer
+
+    def _nobody(self, request: Request) -> Inside:
+        return Inside(self.api, "", request.client.host if request.client else "")
 
     async def enter(self, request: Request) -> Response:
         """Lets in by a code that is good once: nobody who follows a link of another site."""
@@ -181,7 +223,8 @@ class _Pages:
         secret = self._codes.take(request.query_params.get("code", ""))
         if not secret:
             wrong = "That code was used, or is too old: ms web makes another."
-            return _drawn(Shown(template="in", title="Sign in", words={"wrong": wrong, "next": wanted}, status=401))
+            words = {"wrong": wrong, "next": wanted, "provider": ""}
+            return _drawn(Shown(template="in", title="Sign in", words=words, status=401))
         return _entered(request, secret, wanted)
 
     async def code(self, request: Request) -> Response:
@@ -294,6 +337,10 @@ async def _viewed(pages: _Pages, view: View, request: Request) -> Response:
         path=request.url.path,
     )
     return await to_thread.run_sync(drawn)
+
+
+def _host(url: str) -> str:
+    return urlsplit(url).netloc
 
 
 def _entered(request: Request, secret: str, wanted: str) -> Response:

@@ -165,6 +165,12 @@ def job_link(job: str, words: str = "") -> Cell:
     return Cell(text=words or job, value=words or job, link=job_path(job) if job else "")
 
 
+def data_path(dataset: str, number: str | int = "", episode: str = "") -> str:
+    """Returns where a dataset, one of its versions, or an episode of one is shown."""
+    parts = [dataset, *([str(number)] if number != "" else []), *([episode] if episode else [])]
+    return f"{PAGES}/data/" + "/".join(quote(part, safe="") for part in parts)
+
+
 def job_path(job: str) -> str:
     """Returns the address of a job's page."""
     return f"{PAGES}/jobs/{quote(job, safe='')}"

@@ -9,11 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from mainspring.domain.fleet import NodeRef
+from mainspring.domain.hardware.care import USUAL_LIMITS, BreakerLimits
 
 WINDOW_S = 300.0
-CLUSTER_ONE_IN = 20  # Five in a hundred of a cluster's nodes,
-CLUSTER_LEAST = 2  # and of a small cluster so many.
-LEAF_ONE_IN = 2  # Half of the nodes of one leaf, which hang on one switch.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +22,7 @@ class Closing:
         leaf: The narrowest domain that it is in, "" where none is known.
         cluster_nodes: How many nodes its cluster has.
         leaf_nodes: How many that domain has; of no matter where none is known.
+        limits: How many of both may be closed at once.
     """
 
     at: NodeRef
@@ -31,6 +30,7 @@ class Closing:
     leaf: str = ""
     cluster_nodes: int
     leaf_nodes: int = 0
+    limits: BreakerLimits = USUAL_LIMITS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,12 +90,12 @@ class Breaker:
 
 def _too_much(closed: tuple[Closing, ...], last: Closing) -> str:
     """Returns why so much at once is too much, "" where it is not."""
-    most = max(CLUSTER_LEAST, last.cluster_nodes // CLUSTER_ONE_IN)
+    most = last.limits.most(last.cluster_nodes)
     window = f"in {WINDOW_S / 60:g} minutes"
     if len(closed) > most:
         return f"{len(closed)} of {last.cluster_nodes} nodes {window}; at most {most} are closed so"
     own = [each for each in closed if last.leaf and each.leaf == last.leaf]
-    most = max(1, last.leaf_nodes // LEAF_ONE_IN)
+    most = last.limits.most_of_leaf(last.leaf_nodes)
     if len(own) > most:
         return f"{len(own)} of {last.leaf_nodes} nodes of {last.leaf} {window}; at most {most} are closed so"
     return ""

@@ -14,6 +14,7 @@ from mainspring.control.health.breaker import Breaker, Closing
 from mainspring.control.health.nodes import NodeHealth
 from mainspring.control.health.rules import Finding
 from mainspring.domain.fleet import NodeRef
+from mainspring.domain.hardware.care import CareRules
 from mainspring.domain.hardware.health import HealthSource, HealthState, Repair, Strategy
 from mainspring.domain.ids import ClusterName
 
@@ -23,6 +24,8 @@ FABRIC_S = 600.0  # and so is each of them for a while: they do not come back at
 Leaf: TypeAlias = tuple[ClusterName, str]
 QUARANTINE_S = 86_400.0  # It ends by itself, unless what it stands for is still found by then;
 PEOPLE_S = 7 * 86_400.0  # where people are asked for, who work by day and on five of seven, later.
+NEW_RULE = "new"  # Of a node that is closed until its first burn-in, whatever is found of it.
+_USUAL = CareRules()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +93,7 @@ def decide(
     breakers: Mapping[ClusterName, Breaker],
     now_s: float,
     fabrics: Mapping[Leaf, float] | None = None,
+    rules: CareRules = _USUAL,
 ) -> Decided:
     """Returns what is to be closed and opened now.
 
@@ -104,6 +108,8 @@ def decide(
         closed: What stands.
         breakers: By cluster; one that is not there is shut.
         fabrics: What was returned the last time.
+        rules: What the site says. Where it has a burn-in, a node comes back by that alone, or by people; where it has
+            hooks, not while these are at work.
     """
     breakers, stands, over = dict(breakers), dict(closed), set[NodeRef]()
     close, shadow, held = list[Quarantine](), list[Quarantine](), list[Quarantine]()
@@ -115,8 +121,8 @@ def decide(
         place = places.get(health.at)
         failed = [each for each in health.findings if each.state is HealthState.FAILED]
         acts = [each for each in failed if each.strategy is Strategy.ACT]
-        out_of_window = health.stands and not failed  # A rule that is back in shadow finds it still, and keeps nothing.
-        if not acts and not out_of_window and health.at in closed:
+        kept = rules.comes_back_by_repair or health.stands  # A rule in shadow finds it still, and keeps nothing.
+        if not acts and (failed or not kept) and health.at in closed:
             over.add(health.at)
         if place is None or not failed:
             continue
@@ -130,14 +136,13 @@ def decide(
         if health.at in of_fabrics:
             held.append(made)
             continue
-        answered = breakers.get(health.at.cluster, Breaker()).ask(_closing(health.at, place, now_s))
+        answered = breakers.get(health.at.cluster, Breaker()).ask(_closing(health.at, place, now_s, rules))
         breakers[health.at.cluster] = answered.breaker
+        (close if answered.granted else held).append(made)
         if answered.granted:
             stands[health.at] = made
-            close.append(made)
-        else:
-            held.append(made)
-    over |= {at for at, each in stands.items() if each.until_s <= now_s}
+    if not rules.comes_back_by_repair:
+        over |= {at for at, each in stands.items() if each.until_s <= now_s}
     reopen = [at for at in sorted(over) if not breakers.get(at.cluster, Breaker()).is_open]
     for at in reopen:
         del stands[at]
@@ -184,5 +189,12 @@ def _quarantine(at: NodeRef, finding: Finding, known: Quarantine | None, now_s: 
     )
 
 
-def _closing(at: NodeRef, place: NodePlace, now_s: float) -> Closing:
-    return Closing(at=at, at_s=now_s, leaf=place.leaf, cluster_nodes=place.cluster_nodes, leaf_nodes=place.leaf_nodes)
+def _closing(at: NodeRef, place: NodePlace, now_s: float, rules: CareRules) -> Closing:
+    return Closing(
+        at=at,
+        at_s=now_s,
+        leaf=place.leaf,
+        cluster_nodes=place.cluster_nodes,
+        leaf_nodes=place.leaf_nodes,
+        limits=rules.limits_of(at.cluster),
+    )

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from mainspring.control.health.lemons import LEMON_SCORE, LEMON_WINDOW_S, episodes, lemon_score
 from mainspring.domain.errors import InvalidInput, nearest
 from mainspring.domain.hardware.health import (
+    QUIET,
     STRAGGLER,
     HealthEvent,
     HealthSource,
@@ -181,6 +182,10 @@ def _lemon(seen: Seen) -> Sequence[HealthEvent]:
     return seen.history if lemon_score(seen.history) >= LEMON_SCORE else ()
 
 
+def _quiet(seen: Seen) -> Sequence[HealthEvent]:
+    return [each for each in seen.standing if each.check == QUIET]
+
+
 def _slow(seen: Seen) -> Sequence[HealthEvent]:
     return [each for each in seen.standing if each.check == STRAGGLER]
 
@@ -237,6 +242,14 @@ RULES: tuple[Rule, ...] = (
         state=HealthState.FAILED,
         repair=Repair.RESTART_NODE,
         evidence=_slow,
+    ),
+    Rule(
+        name="quiet",
+        window_s=HOUR_S,
+        words="not heard of",
+        state=HealthState.SUSPECT,
+        repair=Repair.RESTART_NODE,
+        evidence=_quiet,
     ),
     Rule(
         name="asks-for-more",

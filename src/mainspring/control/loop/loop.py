@@ -22,6 +22,7 @@ from mainspring.control.loop.losses import Lasting
 from mainspring.control.loop.nodes.cordons import Cordons
 from mainspring.control.loop.nodes.step import HealthStep
 from mainspring.control.loop.plan_cycle import PlanCycle
+from mainspring.control.loop.services.step import ServiceStep
 from mainspring.control.loop.settling import Settling
 from mainspring.control.state.active_state import ActiveState
 from mainspring.control.state.fleet import FleetView
@@ -62,6 +63,7 @@ class LoopWriters:
     orders: NodeOrders
     health: HealthStep
     cordons: Cordons
+    services: ServiceStep
 
 
 def new_writers(
@@ -91,8 +93,9 @@ def new_writers(
         committer=Committer(mirror, fleet, settings, dice),
         commands=EngineCommands(mirror, lasting, settings, access.key, access.controller_urls),
         orders=NodeOrders(mirror, fleet, clock),
-        health=HealthStep(fleet),
+        health=HealthStep(fleet, settings.care),
         cordons=Cordons(fleet, clock, settings.acts_max),
+        services=ServiceStep(dice),
     )
 
 
@@ -218,6 +221,7 @@ class Loop:
         with leadership.write() as connection:
             self._writers.health.write(connection, now_s)  # So that what is closed now is closed to this tick's plan.
             self._writers.settling.settle(connection, seen, now_s, led_since_s=leadership.since_s)
+            self._writers.services.write(connection, now_s)
             self._fleet.note(connection, now_s)
             if leadership.shared:
                 self._fleet.keep(connection, now_s)

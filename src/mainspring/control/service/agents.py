@@ -35,6 +35,7 @@ from mainspring.control.store.restores.postings import posting
 from mainspring.control.store.schema import agents, allocations, attempts, events, jobs
 from mainspring.control.store.secrets import SecretKeys, values_for
 from mainspring.control.store.settings import Settings
+from mainspring.control.store.store import Store
 from mainspring.control.store.tokens import Caller, peers_secret
 from mainspring.data.views.places import golden_folder, view_key
 from mainspring.domain.errors import Conflict, InvalidMessage, NotFound, Unavailable, nearest
@@ -45,19 +46,23 @@ from mainspring.domain.life import AttemptState, ended
 from mainspring.domain.plan import Grant
 from mainspring.domain.release import Unknown
 from mainspring.domain.wire import (
+    CredentialsWanted,
     Heartbeat,
     HeartbeatReply,
     LeadEvent,
     Orders,
     Register,
     RoleOrders,
+    StoreCredentials,
+    ViewCredentialsWanted,
 )
 from mainspring.domain.wire.events.attempts import LeadNamedEvent
 from mainspring.domain.wire.events.leads import ResultEvent, UnknownWordEvent
 from mainspring.domain.wire.telemetry import TRACEPARENT_VARIABLE, place_of_attempt
-from mainspring.objects import BLOBS, Access
+from mainspring.objects import BLOBS, Access, Grants
 
 ADDRESS_LENGTH_MAX = 255
+PROFILE_FRESH_S = 30.0  # A wish is told with each heartbeat for so long; by then a lead that lives has heard it.
 LEDGER_S_MAX = 1e13  # Of one use: every node of the largest cluster, for a year and a half.
 UNKNOWN_KEPT_MAX = 100  # Words of one attempt's newer peers: enough to see what they are.
 FIRST_LEAD = 0  # The first node of the first allocation.
@@ -237,6 +242,25 @@ def _with_secrets(
         return replace(orders, ready=False, roles=(), ranks=())
 
 
+def granted(
+    store: Store, call: CredentialsWanted | ViewCredentialsWanted, caller: Caller, grants: Grants | None
+) -> StoreCredentials:
+    """Returns credentials for an attempt's part of the object store, or for a view that its job names.
+
+    Raises:
+        NotFound: No such allocation or view, or the server gives none.
+        MainspringError: The token is not the attempt's, or the store refuses, or does not answer.
+    """
+    view, tried = call.view if isinstance(call, ViewCredentialsWanted) else "", "get credentials of the object store"
+    with store.read() as connection:
+        attempt = posting(connection, call.allocation, caller).attempt
+        caller.require_attempt(attempt.id, tried)
+        if grants is None:
+            raise NotFound(tried, got="a server without objects_role")
+        access = store_access(connection, attempt, view)
+    return grants.grant(access, holder=f"{attempt.id}.{view}" if view else attempt.id)
+
+
 def store_access(connection: sa.Connection, attempt: AttemptRecord, view: str = "") -> Access:
     """Returns what an attempt does with the object store; of it all, it reads what its job names.
 
@@ -388,7 +412,8 @@ def heartbeat(connection: sa.Connection, beat: Heartbeat, now_s: float) -> Heart
         cause = StopCause.TAKEN if taken else StopCause.OUTCOME
         reason = beat.reason or f"its lead reported {outcome.value}"
         ledger.stop_attempt(current, cause, f"cluster {attempt.cluster} took it back: {reason}" if taken else reason)
-    return HeartbeatReply(acknowledged=seen, gone=_gone(connection, attempt))
+    wish = attempt.profile if attempt.profile and now_s - attempt.profile.asked_s < PROFILE_FRESH_S else None
+    return HeartbeatReply(acknowledged=seen, gone=_gone(connection, attempt), stacks=attempt.stacks_asked, profile=wish)
 
 
 def _recalled(ledger: StateWriter, attempt: AttemptRecord, beat: Heartbeat) -> AttemptRecord:

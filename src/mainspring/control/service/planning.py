@@ -22,7 +22,7 @@ from mainspring.domain.answers import (
     Why,
 )
 from mainspring.domain.ids import ChipName, JobId, TeamName
-from mainspring.domain.job import MILLI
+from mainspring.domain.job import MILLI, Tier
 from mainspring.domain.plan import Limit, Plan, Start, Wait
 from mainspring.planner import Budget, Snapshot, plan
 from mainspring.planner.explain import explain
@@ -159,22 +159,28 @@ def remedies(picture: LatestPlan, job: JobId) -> tuple[Remedy, ...]:
     )
 
 
+_TIERS = [tier.value for tier in Tier]
+
+
 def team_uses(snapshot: Snapshot) -> dict[TeamName, TeamUse]:
     """Returns what each team and those below it hold and have spent."""
     live, teams = snapshot.live, snapshot.teams
     held: list[dict[ChipName, float]] = [{} for _ in teams.names]
+    tiers: list[dict[str, float]] = [{} for _ in teams.names]
     things = zip(
         live.team[live.held_by].tolist(),
+        live.tier[live.held_by].tolist(),
         live.held_node.tolist(),
         (live.held_whole + live.held_share_milli / MILLI).tolist(),
         strict=True,
     )
-    for team, node, chips in things:
+    for team, tier, node, chips in things:
         above, chip = team, snapshot.chips[int(snapshot.nodes.chip[node])] if node != NONE else ChipName("unknown")
         while above != NONE:
             held[above][chip] = held[above].get(chip, 0.0) + chips
+            tiers[above][_TIERS[tier]] = tiers[above].get(_TIERS[tier], 0.0) + chips
             above = int(teams.parent[above])
     return {
-        name: TeamUse(chips=dict(sorted(held[row].items())), dollars=float(teams.dollars[row]))
+        name: TeamUse(chips=dict(sorted(held[row].items())), dollars=float(teams.dollars[row]), tiers=tiers[row])
         for row, name in enumerate(teams.names)
     }

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from threading import Lock
 from typing import final
 
+from mainspring.control.service.alerts.history import promises
 from mainspring.control.service.lists import JobFilter
 from mainspring.control.service.metrics.glance import Glances
 from mainspring.control.service.nodes.maps import map_of
@@ -29,6 +30,7 @@ from mainspring.domain.answers import (
     NodeView,
     PlanLine,
     PlanView,
+    PromiseView,
     Verdict,
     WhatIf,
     WhatIfAnswer,
@@ -43,8 +45,17 @@ from mainspring.domain.ports import Clock
 from mainspring.domain.routes import LIST_MAX
 
 HOLDS_SHOWN_MAX = 100
+PROMISES_S = 60.0  # How long what became of promises is told again: it takes a look through many events.
 _PLANS = RowMapping(PlanLine, plans)
 ASK_S = 60.0  # The longest wait for others who try changes: one thread tries at a time, for each makes whole plans.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Told:
+    """What became of promises, and when that was looked up."""
+
+    at_s: float
+    views: tuple[PromiseView, ...]
 
 
 @final
@@ -73,6 +84,8 @@ class Questions:
         self._clock = clock
         self._pictures = pictures
         self._asking = Lock()
+        self._telling = Lock()
+        self._promises: _Told | None = None
         self._glances = Glances(fleet, lease_s=settings.lease_s)
 
     def why(self, reference: str, caller: Caller = LAB_ITSELF, *, remedies: bool = False) -> Why:
@@ -116,6 +129,15 @@ class Questions:
         """
         picture = self._picture("show the last plan")
         return replace(view_plan(picture.plan, picture.now_s), ordered=self._ordered()[:SHOWN_MAX])
+
+    def promises(self, caller: Caller = LAB_ITSELF) -> tuple[PromiseView, ...]:
+        """Returns what became of the lab's promises, as far as events tell; no older than a minute."""
+        now_s = self._clock.now_s()
+        with self._telling:
+            if self._promises is None or now_s - self._promises.at_s > PROMISES_S:
+                with self._store.read() as connection:
+                    self._promises = _Told(at_s=now_s, views=promises(connection, now_s))
+            return self._promises.views
 
     def glance(self, caller: Caller = LAB_ITSELF, *, limit: int = 10) -> Glance:
         """Returns the lab at a glance.

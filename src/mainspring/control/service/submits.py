@@ -154,6 +154,23 @@ class Submits:
         self._wake()
         return made
 
+    def require(self, connection: sa.Connection, spec: JobSpec, caller: Caller) -> None:
+        """Returns if somebody may submit a spec, of which jobs are to be made later; writes nothing.
+
+        Args:
+            connection: From `Store.write`.
+
+        Raises:
+            MainspringError: See `submit`.
+        """
+        _require_short(Submit(spec=spec), len(text_of(spec).encode()))
+        _require_known(connection, spec.team)
+        caller.require(connection, Right.SUBMIT_JOBS, spec.team)
+        self._require_user(connection, spec.team)
+        if (error := self.machines.impossible(spec)) is not None:
+            raise error
+        self._require_named(connection, [Submit(spec=spec)], caller)
+
     def _asked(self, submits: Sequence[Submit], caller: Caller) -> _Asked | InvalidInput:
         texts = [text_of(submit.spec) for submit in submits]
         try:

@@ -8,8 +8,8 @@ from itertools import islice
 
 import sqlalchemy as sa
 
-from mainspring.control.service.goodput import goodput_of
 from mainspring.control.service.lists import JobFilter, listed
+from mainspring.control.service.reports.goodput import goodput_of
 from mainspring.control.service.steering.pausing import hold_of
 from mainspring.control.service.traces.telling import trace_of
 from mainspring.control.state.active_state import held
@@ -93,6 +93,13 @@ def find_job(connection: sa.Connection, reference: str, caller: Caller = LAB_ITS
     near = jobs_by_id(connection, listed(connection, JobFilter(seen=seen), _NAMES_MAX))
     names = [job.name for job in near.values()]
     raise NotFound("find a job", on=repr(reference[:80]), wanted=nearest(reference[:80], names), next_step="ms ps")
+
+
+def progress_of(connection: sa.Connection, reference: str) -> Progress:
+    """Returns how far a job is; see `find_job`."""
+    job = find_job(connection, reference)
+    own = attempts_of(connection, [job.id]).get(job.id, [])
+    return Progress(job=job.id, state=job.state, attempts=tuple(attempt.state for attempt in own))
 
 
 def view_job(
@@ -343,7 +350,7 @@ def view_clusters(connection: sa.Connection, fleet: FleetView, now_s: float) -> 
         fleet: What the engines said.
         now_s: For which nodes are avoided still.
     """
-    seen, holds = fleet.seen(), read_closed(connection)
+    seen, holds = fleet.seen(), read_closed(connection).ahead(now_s)
     counts = {name: len(one.inventory.nodes) for name, one in seen.items() if not one.inventory.delegated}
     avoided = Avoidance(evidence_since(connection, now_s - REMEMBERED_S)).of_all(now_s, counts)
     used: dict[ClusterName, dict[NodeName, int]] = {}

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from mainspring.control.state.avoidance import REMEMBERED_S, Avoidance
 from mainspring.control.state.dependencies import Dependencies
 from mainspring.control.state.event_news import EventFollower
-from mainspring.control.state.fleet import FleetView, Holds, read_closed
+from mainspring.control.state.fleet import ClosedNodes, FleetView, Holds
 from mainspring.control.state.history import RAN_S_MIN, Charge, Past, chip_seconds, pasts, successes, usage
 from mainspring.control.state.live_holdings import LiveHoldings
 from mainspring.control.state.planner_feed import PlannerFeed
@@ -67,7 +67,7 @@ class ActiveState:
         self.attempts: dict[AttemptId, AttemptRecord] = {}
         self.plan_number = 0
         self.avoidance = Avoidance()
-        self.holds = Holds()
+        self._closed = ClosedNodes()
         self._feed = PlannerFeed()
         self._holdings = LiveHoldings()
         self._follower = EventFollower()
@@ -124,6 +124,8 @@ class ActiveState:
             self._follow(connection, newest)
         else:
             self._load(connection, now_s, newest)
+        if self._closed.look(now_s):
+            self._feed.touch()
 
     def take_over(self, connection: sa.Connection) -> None:
         """Sees to it that the next `refresh` finds also what another leader wrote of attempts without telling it.
@@ -151,6 +153,11 @@ class ActiveState:
         avoided = self.avoidance.of_all(now_s, self._feed.node_counts)
         self._feed.builder.set_avoided({one.at: one.until_s for one in avoided})
         return self._feed.builder.build(number=self.plan_number + 1, now_s=now_s)
+
+    @property
+    def holds(self) -> Holds:
+        """Returns what is held, and closed, now."""
+        return self._closed.holds
 
     def feed_fleet(self, fleet: FleetView, silent_s: Mapping[ClusterName, float]) -> None:
         """Tells the planner's builder what the engines said.
@@ -204,7 +211,7 @@ class ActiveState:
         builder.set_usage(usage(connection, now_s), at_s=now_s)
         self._pasts = pasts(connection, DISPLACED, taken=StopCause.TAKEN)
         self.avoidance = Avoidance(evidence_since(connection, now_s - REMEMBERED_S))
-        self.holds = read_closed(connection)
+        self._closed.read(connection)
         live = live_attempts(connection)
         self._follower.start(connection, [attempt.job for attempt in live], newest)
         self._take_jobs(connection, {job.id: job for job in live_jobs(connection)}, {})
@@ -219,8 +226,7 @@ class ActiveState:
             self._feed.touch()
             self.avoidance.add(told)
         if news.holds:
-            self.holds = read_closed(connection)
-            self._feed.touch()
+            self._closed.read(connection)
         fresh = self._fresh.take(news.submitted)
         records = {job: new.record for job, new in fresh.items() if new.record is not None and job not in news.jobs}
         unknown = [job for job in dict.fromkeys([*news.submitted, *news.jobs]) if job not in records]

@@ -16,15 +16,20 @@ import sqlalchemy as sa
 
 from mainspring.control.health.quarantines import NodePlace
 from mainspring.control.store.nodes.closures import holds_of, open_closures
+from mainspring.control.store.nodes.maintenance import windows
+from mainspring.control.store.nodes.repairs import burning_in
 from mainspring.control.store.records import chunks
 from mainspring.control.store.rows import RowMapping, read_text, text_of
 from mainspring.control.store.schema import fleet, holds, node_states
+from mainspring.domain.answers import MaintenanceWindow
 from mainspring.domain.fleet import Inventory, Node, NodeCondition, NodeRef
+from mainspring.domain.hardware.care import ONLY
 from mainspring.domain.ids import ClusterName, NodeName, TeamName
 from mainspring.domain.job import Hold
 
 OWNER_KEPT = 255  # Letters of who closed a node, and why.
 KEPT_S = 5.0  # How old the time may be at which followers see that a cluster answered.
+NOTICE_S = 3_600.0  # Before maintenance nothing more starts: as long as what was lost with an hour's work is felt.
 _MARKS = sa.select(fleet.c.cluster, fleet.c.told_s, fleet.c.answering, fleet.c.seen_s)
 
 
@@ -237,6 +242,10 @@ class Holds:
     teams: Mapping[TeamName, Hold] = field(default_factory=dict)
     clusters: Mapping[ClusterName, Hold] = field(default_factory=dict)
     nodes: Mapping[NodeRef, Hold] = field(default_factory=dict)
+    trials: Mapping[NodeRef, str] = field(default_factory=dict)
+    """Closed nodes where a burn-in may run, and nothing else; and who keeps them."""
+    windows: tuple[MaintenanceWindow, ...] = ()
+    """Maintenance that is announced, and not over."""
 
     def all(self) -> tuple[Hold, ...]:
         """Returns every one of them."""
@@ -266,11 +275,44 @@ class Holds:
         """
         own = [self.teams.get(team) for team in line] if self.teams else []
         own += [self.clusters.get(cluster)] if self.clusters else []
-        own += [self.nodes.get(NodeRef(cluster=cluster, node=node)) for node in nodes] if self.nodes else []
+        places = [NodeRef(cluster=cluster, node=node) for node in nodes] if self.nodes else []
+        own += [self.nodes.get(at) for at in places if at not in self.trials]
         return next((hold for hold in own if hold is not None and hold.drain), None)
+
+    def ahead(self, now_s: float) -> Holds:
+        """Returns the same, without maintenance that is over."""
+        return replace(self, windows=tuple(one for one in self.windows if now_s < one.until_s))
+
+    def due(self, now_s: float) -> Holds:
+        """Returns the same, with the windows alone that plans look at: they begin soon, or have begun."""
+        near = tuple(one for one in self.windows if one.from_s - NOTICE_S <= now_s < one.until_s)
+        return self if near == self.windows else replace(self, windows=near)
+
+    def planned(self, inventory: Inventory) -> Inventory:
+        """Returns an inventory as plans see it: as `applied`, but for nodes that are open to a burn-in."""
+        seen = self.applied(inventory)
+        own = {at.node: owner for at, owner in self.trials.items() if at.cluster == inventory.cluster}
+        if not own or inventory.cluster in self.clusters:
+            return seen
+
+        def tried(node: Node) -> Node:
+            if node.condition is not NodeCondition.CORDONED or own.get(node.name) != node.condition_owner:
+                return node  # It is down, or closed by somebody else as well.
+            taint = trial_taint(NodeRef(cluster=inventory.cluster, node=node.name))
+            return replace(
+                node,
+                condition=NodeCondition.READY,
+                condition_owner="",
+                condition_reason="",
+                taints=(*node.taints, taint),
+                slice="",  # A host alone is no slice.
+            )
+
+        return replace(seen, nodes=tuple(map(tried, seen.nodes)))
 
     def applied(self, inventory: Inventory) -> Inventory:
         """Returns an inventory in which the nodes that are held are cordoned; one that is not ready stays as it is."""
+        inventory = _with_windows(inventory, [one for one in self.windows if one.cluster == inventory.cluster])
         whole = self.clusters.get(inventory.cluster)
         if whole is None and not any(at.cluster == inventory.cluster for at in self.nodes):
             return inventory
@@ -286,6 +328,26 @@ class Holds:
         return replace(inventory, nodes=tuple(map(seen, inventory.nodes)))
 
 
+def _with_windows(inventory: Inventory, windows: Sequence[MaintenanceWindow]) -> Inventory:
+    """Returns an inventory whose nodes leave when the first of their windows begins."""
+    if not windows or inventory.delegated:
+        return inventory
+    every = [one for one in windows if not one.nodes]
+    first: dict[NodeName, MaintenanceWindow] = {}
+    for one in sorted(windows, key=lambda each: each.from_s):
+        for name in one.nodes:
+            first.setdefault(name, one)
+
+    def seen(node: Node) -> Node:
+        own = [*every, *([first[node.name]] if node.name in first else [])]
+        window = min(own, key=lambda each: each.from_s, default=None)
+        if window is None or (node.leaves_s is not None and node.leaves_s <= window.from_s):
+            return node
+        return replace(node, leaves_s=window.from_s, condition_reason=node.condition_reason or window.words)
+
+    return replace(inventory, nodes=tuple(map(seen, inventory.nodes)))
+
+
 def read_holds(connection: sa.Connection) -> Holds:
     """Returns what people hold of teams, clusters and nodes, each in order of name."""
     every = sorted(_ROWS.read(connection, _ROWS.select), key=lambda one: (one.team, one.cluster, one.node))
@@ -298,8 +360,34 @@ def read_holds(connection: sa.Connection) -> Holds:
 
 def read_closed(connection: sa.Connection) -> Holds:
     """Returns what people hold, and the nodes that they or health keep closed."""
-    held, closed = read_holds(connection), holds_of(open_closures(connection))
-    return replace(held, nodes={**closed, **held.nodes}) if closed else held
+    held, closed = replace(read_holds(connection), windows=windows(connection)), holds_of(open_closures(connection))
+    if not closed:
+        return held
+    trials = {at: closed[at].by for at in burning_in(connection) if at in closed and at not in held.nodes}
+    return replace(held, nodes={**closed, **held.nodes}, trials=trials)
+
+
+@final
+class ClosedNodes:
+    """What is held, as plans look at it: maintenance from shortly before it begins."""
+
+    def __init__(self) -> None:
+        self.holds = Holds()
+        self._every = Holds()
+
+    def read(self, connection: sa.Connection) -> None:
+        """Reads it anew."""
+        self._every = read_closed(connection)
+
+    def look(self, now_s: float) -> bool:
+        """Returns whether it has changed by now."""
+        before, self.holds = self.holds, self._every.due(now_s)
+        return self.holds != before
+
+
+def trial_taint(at: NodeRef) -> str:
+    """Returns the taint that binds a burn-in to its node, and keeps others off."""
+    return f"{ONLY}burn-in/{at.cluster}/{at.node}"
 
 
 def write_hold(connection: sa.Connection, hold: Hold) -> None:

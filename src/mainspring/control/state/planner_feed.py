@@ -61,7 +61,7 @@ class PlannerFeed:
             self._fleet_shown = (fleet.version, strays, holds)
             self.version += 1
             self._inventories = {
-                name: _without(holds.applied(one.inventory), strays.get(name, frozenset()))
+                name: _without(holds.planned(one.inventory), strays.get(name, frozenset()))
                 for name, one in seen.items()
             }
         for name, inventory in self._inventories.items():

@@ -173,6 +173,14 @@ def culprit_of(connection: sa.Connection, attempt: AttemptRecord) -> NodeName | 
     return missing[0] if came and missing else None
 
 
+def node_of_agent(connection: sa.Connection, attempt: AttemptId, agent: int) -> NodeName | None:
+    """Returns the node that one of an attempt's agents was granted, None for an agent that it has not."""
+    own = allocations_of(connection, attempt)
+    held = parts(connection, [one.id for one in own])
+    places = {one.agent_first + place: node for one in own for place, node in enumerate(held[one.id].nodes)}
+    return places.get(agent)
+
+
 def nodes_of_ranks(connection: sa.Connection, attempt: AttemptId) -> Mapping[int, NodeName]:
     """Returns the node of each rank of an attempt, as its lead reported it last, else as it was granted."""
     own = allocations_of(connection, attempt)

@@ -20,7 +20,7 @@ from mainspring.domain.ids import AttemptId, ClusterName, JobId, TeamName
 from mainspring.domain.job import JobSpec, Overrides
 from mainspring.domain.life import AttemptState, JobState, ended
 from mainspring.domain.team import Team
-from mainspring.domain.wire import AtRisk, Detail, RankStatus
+from mainspring.domain.wire import AtRisk, Detail, ProfileAsked, RankStatus
 
 TEAMS_MAX = 10_000
 ACTIVE_MAX = 200_000  # Jobs not ended that one loop looks at; the oldest come first.
@@ -65,7 +65,8 @@ class AttemptRecord:
 
     `epoch` counts its leads, 0 while agents are missing; `lead` is the agent that leads, `led_s` when the first lead
     was named, and `heard_s` when this one last reported, or was named. `seconds` is its lead's ledger, node-seconds by
-    use, and `seconds_before` that of the leads before.
+    use, and `seconds_before` that of the leads before. `stacks_asked` is how often people asked where its ranks stand,
+    `profile` what was last asked of its ranks.
     """
 
     id: AttemptId
@@ -89,6 +90,8 @@ class AttemptRecord:
     led_s: float | None
     seconds: Mapping[str, float]
     seconds_before: Mapping[str, float]
+    profile: ProfileAsked | None
+    stacks_asked: int = 0
 
 
 JOB_ROWS = RowMapping(JobRecord, jobs)

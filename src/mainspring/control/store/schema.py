@@ -45,7 +45,8 @@ def word(length_max: int) -> String:
     return String(length_max).with_variant(String(length_max, collation="C"), "postgresql")
 
 
-def _id(name: str = "id", *, primary_key: bool = False, nullable: bool = False) -> Column[str]:
+def id_column(name: str = "id", *, primary_key: bool = False, nullable: bool = False) -> Column[str]:
+    """Returns a column of names that somebody, or we, drew."""
     return Column(name, word(ID_LENGTH_MAX), primary_key=primary_key, nullable=nullable)
 
 
@@ -59,8 +60,8 @@ jobs = Table(
     metadata,
     Column("ordinal", COUNTER, primary_key=True, autoincrement=True),
     Column("id", word(ID_LENGTH_MAX), nullable=False, unique=True),
-    _id("name"),
-    _id("team"),
+    id_column("name"),
+    id_column("team"),
     Column("state", word(16), nullable=False),
     Column("spec", Text, nullable=False),
     Column("submit_key", word(KEY_LENGTH_MAX), nullable=True),
@@ -70,7 +71,7 @@ jobs = Table(
     Column("step", BigInteger, nullable=False, default=-1),
     Column("metrics", Text, nullable=False, default="{}"),
     Column("result", Text, nullable=False, default="{}"),
-    _id("array_id", nullable=True),  # The array's first job; its row alone holds the spec, the others' hold "".
+    id_column("array_id", nullable=True),  # The array's first job; its row alone holds the spec, the others' hold "".
     Column("array_index", Integer, nullable=True),
     Column("array_count", Integer, nullable=True),
     Column("owner", word(ID_LENGTH_MAX), nullable=False, default=""),  # Who submitted it.
@@ -90,11 +91,11 @@ jobs = Table(
 attempts = Table(
     "attempts",
     metadata,
-    _id(primary_key=True),
+    id_column(primary_key=True),
     Column("job_id", word(ID_LENGTH_MAX), ForeignKey("jobs.id"), nullable=False),
     Column("number", Integer, nullable=False),
     Column("state", word(16), nullable=False),
-    _id("cluster"),
+    id_column("cluster"),
     Column("simulated", Boolean, nullable=False),
     Column("plan", BigInteger, nullable=False),
     Column("granted_s", Double, nullable=False),
@@ -115,6 +116,7 @@ attempts = Table(
     Column("seconds_before", Text, nullable=False, default="{}"),  # The same, of the leads before.
     Column("counted", Boolean, nullable=False, default=False),  # Whether accounts have it: it has ended.
     Column("profile", Text, nullable=True),  # What was last asked of its ranks.
+    Column("stacks_asked", Integer, nullable=False, default=0, server_default="0"),  # How often people asked for them.
     UniqueConstraint("job_id", "number", name="attempts_job_number"),
     Index("attempts_state", "state"),
     Index("attempts_ended", "ended_s", "granted_s"),
@@ -127,10 +129,10 @@ Index("attempts_uncounted", attempts.c.ended_s, sqlite_where=UNCOUNTED, postgres
 allocations = Table(
     "allocations",
     metadata,
-    _id(primary_key=True),
+    id_column(primary_key=True),
     Column("attempt_id", word(ID_LENGTH_MAX), ForeignKey("attempts.id"), nullable=False),
     Column("place", Integer, nullable=False),  # Counts the attempt's allocations, those added later last.
-    _id("cluster"),
+    id_column("cluster"),
     Column("state", word(16), nullable=False),
     Column("launched_s", Double, nullable=True),
     Column("stopped_s", Double, nullable=True),  # When its engine last took a stop for it.
@@ -167,8 +169,8 @@ events = Table(
     Column("sequence", COUNTER, primary_key=True, autoincrement=True),
     Column("time_s", Double, nullable=False),
     Column("kind", word(32), nullable=False),
-    _id("job_id", nullable=True),
-    _id("attempt_id", nullable=True),
+    id_column("job_id", nullable=True),
+    id_column("attempt_id", nullable=True),
     Column("detail", Text, nullable=False),
     Index("events_job", "job_id", "sequence"),
     Index("events_evidence", "time_s", sqlite_where=EVIDENCE, postgresql_where=EVIDENCE),
@@ -204,7 +206,7 @@ Index("whys_waiting", whys.c.job_id, sqlite_where=WAITS, postgresql_where=WAITS)
 teams = Table(
     "teams",
     metadata,
-    _id("name", primary_key=True),
+    id_column("name", primary_key=True),
     Column("facts", Text, nullable=False),
 )
 
@@ -213,8 +215,8 @@ _ENDS = [state.value for state in JobState if ended(state)]
 tallies = Table(
     "tallies",  # Each person's in each team: jobs that have not ended, letters of their specs, jobs by their end.
     metadata,
-    _id("owner", primary_key=True),
-    _id("team", primary_key=True),
+    id_column("owner", primary_key=True),
+    id_column("team", primary_key=True),
     Column("jobs", BigInteger, nullable=False),
     Column("letters", BigInteger, nullable=False),
     *(Column(end, BigInteger, nullable=False, default=0) for end in _ENDS),
@@ -223,15 +225,15 @@ tallies = Table(
 array_ends = Table(
     "array_ends",  # How many jobs of an array have ended, by how.
     metadata,
-    _id("array_id", primary_key=True),
+    id_column("array_id", primary_key=True),
     *(Column(end, BigInteger, nullable=False, default=0) for end in _ENDS),
 )
 
 accounts = Table(
     "accounts",  # What attempts came to that were granted on one day, counted from 1970, and have ended.
     metadata,
-    _id("cluster", primary_key=True),
-    _id("team", primary_key=True),
+    id_column("cluster", primary_key=True),
+    id_column("team", primary_key=True),
     Column("day", Integer, primary_key=True, autoincrement=False),
     Column("attempts", BigInteger, nullable=False),
     Column("allocated_s", Double, nullable=False),
@@ -245,7 +247,7 @@ charges = Table(
     metadata,
     Column("ended", Integer, primary_key=True, autoincrement=False),
     Column("began", Integer, primary_key=True, autoincrement=False),
-    _id("team", primary_key=True),
+    id_column("team", primary_key=True),
     Column("chips", word(CHIPS_LENGTH_MAX), primary_key=True),
     Column("seconds", Double, nullable=False),
     Column("dollars", Double, nullable=False),
@@ -256,8 +258,8 @@ tokens = Table(
     metadata,
     Column("sha256", word(64), primary_key=True),
     Column("role", word(16), nullable=False),
-    _id("team"),
-    _id("attempt_id", nullable=True),
+    id_column("team"),
+    id_column("attempt_id", nullable=True),
     Column("made_s", Double, nullable=False),
     Column("id", word(ID_LENGTH_MAX), nullable=False, default=""),  # What it is called, where it must not be shown.
     Column("holder", word(ID_LENGTH_MAX), nullable=False, default=""),
@@ -274,11 +276,11 @@ audit = Table(
     Column("sequence", COUNTER, primary_key=True, autoincrement=True),
     Column("time_s", Double, nullable=False),
     Column("holder", word(255), nullable=False),
-    _id("token"),
+    id_column("token"),
     Column("address", word(255), nullable=False),
     Column("action", word(32), nullable=False),
     Column("target", word(255), nullable=False),
-    _id("team"),
+    id_column("team"),
     Column("outcome", word(16), nullable=False),
     Column("reason", word(255), nullable=False),
     Index("audit_team", "team", "sequence"),
@@ -288,7 +290,7 @@ audit = Table(
 secrets = Table(
     "secrets",
     metadata,
-    _id("team", primary_key=True),
+    id_column("team", primary_key=True),
     Column("name", word(SECRET_NAME_LENGTH_MAX), primary_key=True),
     Column("ciphertext", Text, nullable=False),
     Column("key_id", word(12), nullable=False),
@@ -300,17 +302,17 @@ secrets = Table(
 blocks = Table(
     "blocks",
     metadata,
-    _id("team", primary_key=True),
-    _id("holder", primary_key=True),
-    _id("maker"),
+    id_column("team", primary_key=True),
+    id_column("holder", primary_key=True),
+    id_column("maker"),
     Column("made_s", Double, nullable=False),
 )
 
 holds = Table(
     "holds",
     metadata,
-    _id("team", primary_key=True),  # "" for a cluster, or a node of one.
-    _id("cluster", primary_key=True),
+    id_column("team", primary_key=True),  # "" for a cluster, or a node of one.
+    id_column("cluster", primary_key=True),
     Column("node", word(255), primary_key=True),
     Column("drain", Boolean, nullable=False),
     Column("by", word(255), nullable=False),
@@ -321,9 +323,9 @@ holds = Table(
 held = Table(
     "held",  # What clusters show, and the store knows nothing of, or no longer knows how it ended.
     metadata,
-    _id("allocation", primary_key=True),
-    _id("cluster"),
-    _id("job_id"),  # "" where nobody knows; it need not be one of ours.
+    id_column("allocation", primary_key=True),
+    id_column("cluster"),
+    id_column("job_id"),  # "" where nobody knows; it need not be one of ours.
     Column("nodes", Text, nullable=False),
     Column("over", Boolean, nullable=False),  # Whether it runs no more.
     Column("since_s", Double, nullable=False),
@@ -353,9 +355,9 @@ archives = Table(
 archived = Table(
     "archived",  # Where each job is that was removed here.
     metadata,
-    _id("job_id", primary_key=True),
-    _id("name"),
-    _id("team"),
+    id_column("job_id", primary_key=True),
+    id_column("name"),
+    id_column("team"),
     Column("state", word(16), nullable=False),
     Column("submitted_s", Double, nullable=False),
     Column("ended_s", Double, nullable=False, default=0.0),  # At the latest, of one archived by an older release.
@@ -370,8 +372,8 @@ notices = Table(
     "notices",  # What teams are still to be told. How far events were looked at is the lease of the name "notices".
     metadata,
     Column("sequence", BigInteger, primary_key=True, autoincrement=False),  # The event's.
-    _id("job_id", nullable=True),
-    _id("team"),
+    id_column("job_id", nullable=True),
+    id_column("team"),
     Column("body", Text, nullable=False),
     Column("tries", Integer, nullable=False),
     Column("due_s", Double, nullable=False),
@@ -381,7 +383,7 @@ notices = Table(
 repeats = Table(
     "repeats",
     metadata,
-    _id("token", primary_key=True),
+    id_column("token", primary_key=True),
     Column("key_sha256", word(64), primary_key=True),
     Column("fingerprint", word(64), nullable=False),  # Of the request that the key was drawn for.
     Column("answer", Text, nullable=False),  # Encrypted under the key, which is not kept.
@@ -392,7 +394,7 @@ repeats = Table(
 fleet = Table(
     "fleet",
     metadata,
-    _id("cluster", primary_key=True),
+    id_column("cluster", primary_key=True),
     Column("inventory", Text, nullable=False),
     Column("told_s", Double, nullable=False),  # When the inventory last changed.
     Column("answering", Boolean, nullable=False),
@@ -403,8 +405,8 @@ node_states = Table(
     "node_states",  # Each state that a node was in, as its engine told it, but for slots; None until it was another.
     metadata,
     Column("ordinal", COUNTER, primary_key=True, autoincrement=True),
-    _id("cluster"),
-    _id("node"),
+    id_column("cluster"),
+    id_column("node"),
     Column("condition", word(16), nullable=False),
     Column("owner", word(255), nullable=False),
     Column("reason", word(255), nullable=False),
@@ -428,11 +430,11 @@ health_events = Table(
     Column("number", COUNTER, primary_key=True, autoincrement=True),
     Column("told_s", Double, nullable=False),
     Column("teller", word(255), nullable=False),  # Who told it: an attempt, somebody, "" for the controller.
-    _id("source"),
-    _id("session"),
+    id_column("source"),
+    id_column("session"),
     Column("sequence", BigInteger, nullable=False),
-    _id("cluster"),
-    _id("node"),  # "" for what is of no one node.
+    id_column("cluster"),
+    id_column("node"),  # "" for what is of no one node.
     Column("event", Text, nullable=False),
     UniqueConstraint("teller", "source", "session", "sequence", name="health_events_source"),
     Index("health_events_node", "cluster", "node", "number"),
@@ -442,8 +444,8 @@ health_events = Table(
 node_health = Table(
     "node_health",  # What the leader's fold over those says of each node now, for servers that have no fold.
     metadata,
-    _id("cluster", primary_key=True),
-    _id("node", primary_key=True),
+    id_column("cluster", primary_key=True),
+    id_column("node", primary_key=True),
     Column("state", word(16), nullable=False),
     Column("findings", Text, nullable=False),
     Column("lemon_score", Double, nullable=False),
@@ -454,11 +456,11 @@ closures = Table(
     "closures",  # Each time that a node was closed, by people or by health.
     metadata,
     Column("number", COUNTER, primary_key=True, autoincrement=True),
-    _id("cluster"),
-    _id("node"),
+    id_column("cluster"),
+    id_column("node"),
     Column("kind", word(16), nullable=False),
     Column("owner", word(255), nullable=False),
-    _id("rule"),
+    id_column("rule"),
     Column("reason", Text, nullable=False),
     Column("evidence", Text, nullable=False),
     Column("repair", word(16), nullable=False),
@@ -474,30 +476,12 @@ closures = Table(
     sqlite_autoincrement=True,
 )
 
-health_rules = Table(
-    "health_rules",  # Rules that somebody lets act.
-    metadata,
-    _id("rule", primary_key=True),
-    Column("by", word(255), nullable=False),
-    Column("since_s", Double, nullable=False),
-    Column("reason", Text, nullable=False),
-)
-
-breakers = Table(
-    "breakers",
-    metadata,
-    _id("cluster", primary_key=True),
-    Column("breaker", Text, nullable=False),
-)
-
 evaluation_rules = Table(
     "evaluation_rules",
     metadata,
-    _id("name", primary_key=True),
-    _id("team"),
+    id_column("name", primary_key=True),
+    id_column("team"),
     Column("owner", word(255), nullable=False),
     Column("made_s", Double, nullable=False),
     Column("rule", Text, nullable=False),
 )
-
-from mainspring.control.store.releases import tables as tables  # noqa: E402  # More of them, which need what is here.

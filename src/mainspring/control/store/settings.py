@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from mainspring.domain.hardware.care import CareRules
 from mainspring.domain.life import Retention
 from mainspring.domain.team import NoticeRules, WaitingLimits
 from mainspring.domain.wire.telemetry import LogForm, TraceRules
@@ -41,6 +42,7 @@ class Settings:
         keep: What is kept at hand of what is over.
         notices: Where notices may be sent.
         traces: Where traces are.
+        care: What is done to nodes that failed, and how they come back.
         log_form: How agents say what they have to say.
     """
 
@@ -65,6 +67,7 @@ class Settings:
     keep: Retention = field(default_factory=Retention)
     notices: NoticeRules = field(default_factory=NoticeRules)
     traces: TraceRules = field(default_factory=TraceRules)
+    care: CareRules = field(default_factory=CareRules)
     log_form: LogForm = LogForm.TEXT
 
 

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
         TeamUse,
         TeamView,
     )
-    from mainspring.domain.answers.evaluations import EvaluationRuleView, EvaluationRun, NewEvaluationRule
     from mainspring.domain.answers.health import (
         ClosureKind,
         Health,
@@ -34,25 +33,50 @@ if TYPE_CHECKING:
         HealthStatus,
         Incident,
         IncidentKind,
+        MaintenanceWindow,
         NewClosure,
+        NewMaintenance,
+        NewVerdict,
         NodeChange,
         NodeClosure,
         NodeHealthView,
+        NodeRepair,
+        PromiseDay,
+        PromiseView,
         Reason,
+        RepairOutcome,
+        RuleMeasured,
     )
     from mainspring.domain.answers.history import ClosedNode, JobHistory, PastAttempt, PastCluster, PastFleet, Sweep
     from mainspring.domain.answers.jobs import (
         BATCH_MAX,
         ArrayView,
         AttemptView,
+        EvaluationRuleView,
+        EvaluationRun,
         Event,
         GoodputReport,
         JobCounts,
         JobView,
+        NewEvaluationRule,
+        NewProfile,
+        ProfileView,
         Submit,
         SubmitBatch,
         SubmittedBatch,
     )
+    from mainspring.domain.answers.measured.datasets import (
+        CandidateView,
+        DatasetDetail,
+        DatasetFreshness,
+        DatasetView,
+        EpisodeCurve,
+        EpisodeDetail,
+        EpisodeView,
+        LineageLink,
+        VersionView,
+    )
+    from mainspring.domain.answers.measured.samples import POINTS_MAX, SERIES_MAX, JobSamples, MetricSeries, RankTimes
     from mainspring.domain.answers.notices import NewNoticePlace, Notice, NoticePlace
     from mainspring.domain.answers.people import (
         ID_TOKEN_LENGTH_MAX,
@@ -60,8 +84,11 @@ if TYPE_CHECKING:
         Blocked,
         Login,
         LoginOffer,
+        NewSecret,
         NewToken,
         Person,
+        SecretsRotated,
+        SecretView,
         TokenMade,
         TokenView,
         WaitingUse,
@@ -92,7 +119,16 @@ if TYPE_CHECKING:
         TrustView,
     )
     from mainspring.domain.answers.restores import Adopted, HeldOnes, HeldView, NotAdopted
-    from mainspring.domain.answers.secrets import NewSecret, SecretsRotated, SecretView
+    from mainspring.domain.answers.services import (
+        SERVICE_REPLICAS_MAX,
+        SERVICES_MAX,
+        NewScale,
+        NewService,
+        NewVersion,
+        ReplicaView,
+        ServicePhase,
+        ServiceView,
+    )
     from mainspring.domain.answers.steering import REASON_MAX, HoldView, NewHold, NewPriority, NewSize, QueuePlace
 else:
     __getattr__, __dir__ = names_of(__name__)

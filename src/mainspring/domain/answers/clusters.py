@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import field
 
 from mainspring.domain.answers.health import NodeClosure, NodeHealthView
 from mainspring.domain.answers.people import WaitingUse
@@ -88,10 +89,11 @@ class ClusterMap:
 
 @message("TeamUse")
 class TeamUse:
-    """What a team and those below it hold and have spent: chips by type, and dollars in its budget's window."""
+    """What a team and those below it hold and have spent: chips by type and by tier, dollars in its budget's window."""
 
     chips: Mapping[ChipName, float]
     dollars: float
+    tiers: Mapping[str, float] = field(default_factory=dict)
 
 
 @message("TeamView")

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
 
 from mainspring.domain.answers.steering import REASON_MAX, check_reason
 from mainspring.domain.codec import message
 from mainspring.domain.errors import InvalidInput
 from mainspring.domain.fleet import NodeRef
-from mainspring.domain.hardware.health import HealthEvent, HealthSource, HealthState, Repair, Strategy
-from mainspring.domain.ids import ClusterName, NodeName
+from mainspring.domain.hardware.health import (
+    TIME_S_MAX,
+    HealthEvent,
+    HealthSource,
+    HealthState,
+    Repair,
+    Strategy,
+)
+from mainspring.domain.ids import ClusterName, JobId, NodeName
 
 
 class HealthStatus(str, Enum):
@@ -51,6 +59,7 @@ class Health:
 
 # ---------------------------------------------------------------- nodes
 
+MAINTAINED_MAX = 10_000  # Nodes of one window; of more all of the cluster is meant.
 HOURS_MAX = 8_784.0  # A year: what is to be closed for longer is taken out of its cluster.
 
 
@@ -145,6 +154,100 @@ class NodeClosure:
         return NodeRef(cluster=self.cluster, node=self.node)
 
 
+class RepairOutcome(str, Enum):
+    """How a step of a repair ended."""
+
+    DONE = "done"
+    FAILED = "failed"
+    LATE = "late"  # It was not done in time.
+
+
+@message("NodeRepair")
+class NodeRepair:
+    """One thing that was done to a node in quarantine.
+
+    Args:
+        number: Counts them.
+        closure: Which stay it was in.
+        step: A rung of the ladder ("reboot"), or "burn-in".
+        job: Of a burn-in, its job; "" of others.
+        ended_s: When it was over, None while it is under way.
+        words: What came of it, for people.
+    """
+
+    number: int
+    closure: int
+    cluster: ClusterName
+    node: NodeName
+    step: str
+    job: JobId
+    begun_s: float
+    ended_s: float | None = None
+    outcome: RepairOutcome | None = None
+    words: str = ""
+
+    @property
+    def at(self) -> NodeRef:
+        """Returns which node."""
+        return NodeRef(cluster=self.cluster, node=self.node)
+
+
+@message("MaintenanceWindow")
+class MaintenanceWindow:
+    """A time in which nodes are not there for work.
+
+    Args:
+        number: Counts them.
+        nodes: Which; none for all of the cluster.
+        by: Who announced it.
+    """
+
+    number: int
+    cluster: ClusterName
+    nodes: tuple[NodeName, ...]
+    from_s: float
+    until_s: float
+    by: str
+    reason: str
+
+    @property
+    def words(self) -> str:
+        """Returns what is said of a node that leaves for it."""
+        return f"maintenance, announced by {self.by}: {self.reason}"
+
+
+@message("NewMaintenance")
+class NewMaintenance:
+    """Maintenance that is to be announced.
+
+    Args:
+        nodes: Which; none for all of the cluster.
+        from_s: When it begins, in seconds since the Unix epoch.
+        hours: How long it takes.
+        reason: Why, for people.
+    """
+
+    from_s: float
+    hours: float
+    reason: str
+    nodes: tuple[NodeName, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Checks every field.
+
+        Raises:
+            InvalidInput: A field is out of its range, or no reason is given.
+        """
+        require_reason("announce maintenance", self.reason)
+        for name, held, got, wanted in (
+            ("hours", 0 < self.hours <= HOURS_MAX, f"{self.hours:g}", f"over 0, to {HOURS_MAX:g}"),
+            ("from_s", 0 <= self.from_s <= TIME_S_MAX, f"{self.from_s:g}", "seconds since the Unix epoch"),
+            ("nodes", len(self.nodes) <= MAINTAINED_MAX, f"{len(self.nodes)}", f"at most {MAINTAINED_MAX}"),
+        ):
+            if not held:
+                raise InvalidInput("announce maintenance", on=f"field {name!r}", got=got, wanted=wanted)
+
+
 @message("NewClosure")
 class NewClosure:
     """That a node is to be closed.
@@ -170,6 +273,34 @@ class NewClosure:
             raise InvalidInput("close a node", on="field 'hours'", got=got, wanted=wanted)
 
 
+@message("PromiseDay")
+class PromiseDay:
+    """One day of a promise: how many things it was about, and how many of them were late."""
+
+    until_s: float
+    total: int
+    late: int
+
+
+@message("PromiseView")
+class PromiseView:
+    """What became of a promise, as far as events tell.
+
+    Args:
+        objective: The share that is to be in time.
+        since_s: From when on it is known.
+        days: The last of them ends now.
+        burns: How fast the budget of 30 days burns, 1 for the pace that uses it up just so, by the seconds looked back.
+    """
+
+    name: str
+    words: str
+    objective: float
+    since_s: float
+    days: tuple[PromiseDay, ...]
+    burns: Mapping[str, float]
+
+
 @message("Reason")
 class Reason:
     """Why something is done, for people."""
@@ -182,7 +313,7 @@ class Reason:
         Raises:
             InvalidInput: There is none, or it is too long.
         """
-        require_reason("change what follows from health", self.reason)
+        require_reason("do that", self.reason)
 
 
 def require_reason(attempted: str, reason: str) -> None:
@@ -238,6 +369,8 @@ class HealthRuleView:
         by: Who said so last, "" while nobody has; `since_s` and `reason` are theirs.
         found: Nodes for which it holds now, the first of them.
         found_count: How many there are.
+        right: How often a burn-in, a repair or somebody said that it was; `wrong` how often that it was not, and
+            `unjudged` how often it held and nobody has said so.
     """
 
     name: str
@@ -251,6 +384,35 @@ class HealthRuleView:
     reason: str = ""
     found: tuple[NodeRef, ...] = ()
     found_count: int = 0
+    right: int = 0
+    wrong: int = 0
+    unjudged: int = 0
+
+
+@message("NewVerdict")
+class NewVerdict:
+    """Whether a rule was right of a node: something of it had failed, or nothing had."""
+
+    right: bool
+    reason: str
+
+    def __post_init__(self) -> None:
+        """Checks the reason.
+
+        Raises:
+            InvalidInput: There is none, or it is too long.
+        """
+        require_reason("say whether a rule of health was right", self.reason)
+
+
+@message("RuleMeasured")
+class RuleMeasured:
+    """How often a rule was right and wrong, and how often nobody said so yet."""
+
+    rule: str
+    right: int
+    wrong: int
+    unjudged: int
 
 
 class IncidentKind(str, Enum):

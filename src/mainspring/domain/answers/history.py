@@ -36,10 +36,14 @@ class Sweep:
         node_states: States that nodes were in.
         health_events: What was seen of machines.
         closures: Closures of nodes that were over.
+        node_repairs: What was done to nodes in quarantine.
+        maintenance: Windows of maintenance that were over.
+        rule_cases: Times that rules of health held.
         plans: Plans.
         tokens: Tokens of people, which had ended.
         allocations: Folders of allocations that ended, with what ranks wrote.
         silent: Clusters that could not be asked for these.
+        samples: Files of what ranks of removed jobs reported.
         snapshots: Snapshots of code.
         snapshot_keys: Where they are in the object store; of a dry run, the first of them.
     """
@@ -51,9 +55,13 @@ class Sweep:
     node_states: int = 0
     health_events: int = 0
     closures: int = 0
+    node_repairs: int = 0
+    maintenance: int = 0
+    rule_cases: int = 0
     plans: int = 0
     tokens: int = 0
     allocations: int = 0
+    samples: int = 0
     snapshots: int = 0
     snapshot_keys: tuple[str, ...] = ()
     silent: tuple[ClusterName, ...] = ()

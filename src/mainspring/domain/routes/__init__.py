@@ -17,6 +17,7 @@ from mainspring.domain.codec import WHOLE_MAX
 from mainspring.domain.goodput import Goodput
 from mainspring.domain.ids import ClusterName, TeamName
 from mainspring.domain.life import JobState
+from mainspring.domain.routes.datasets import DatasetCalls
 from mainspring.domain.routes.evaluations import EvaluationCalls
 from mainspring.domain.routes.nodes import LIST_MAX as LIST_MAX
 from mainspring.domain.routes.nodes import Limit, Named, NodeCalls
@@ -27,6 +28,8 @@ from mainspring.domain.routes.routing import P as P
 from mainspring.domain.routes.routing import Query, route
 from mainspring.domain.routes.routing import Route as Route
 from mainspring.domain.routes.routing import bounds_of as bounds_of
+from mainspring.domain.routes.samples import SampleCalls
+from mainspring.domain.routes.services import ServiceCalls
 from mainspring.domain.team import Right, Team
 
 LOG_BYTES_MAX = 1 << 20
@@ -36,7 +39,7 @@ Stream = Iterator[bytes]  # A body of any length.
 _JOBS = Right.READ_JOBS
 
 
-class LabCalls(NodeCalls, EvaluationCalls, ReleaseCalls):
+class LabCalls(NodeCalls, EvaluationCalls, SampleCalls, DatasetCalls, ServiceCalls, ReleaseCalls):
     """What people ask, and the SDK offers as it is. JOB is a job's id, or a name: of several the newest."""
 
     @route("GET", "/jobs", may=_JOBS, handler="jobs", operation="list_jobs")
@@ -172,7 +175,7 @@ class LabCalls(NodeCalls, EvaluationCalls, ReleaseCalls):
     def what_if(self, body: answers.WhatIf) -> answers.WhatIfAnswer:
         """Tells what some changes would make of the last plan; nothing of it happens."""
 
-    @route("GET", "/jobs/{job}/goodput", may=_JOBS, operation="job_goodput")
+    @route("GET", "/jobs/{job}/goodput", may=_JOBS, handler="accounts.of_job", operation="job_goodput")
     def goodput(self, job: str) -> Goodput:
         """Tells what the time allocated to a job went into; the parts add up to the whole."""
 
@@ -196,7 +199,7 @@ class LabCalls(NodeCalls, EvaluationCalls, ReleaseCalls):
             dry_run: Only tell what that would be.
         """
 
-    @route("GET", "/goodput", may=_JOBS, operation="goodput", patient=True)
+    @route("GET", "/goodput", may=_JOBS, handler="accounts.report", operation="goodput", patient=True)
     def goodput_report(
         self,
         *,
@@ -479,7 +482,7 @@ class Calls(LabCalls):
 
 ROUTES: tuple[Route[..., Any], ...] = tuple(
     each
-    for kind in (NodeCalls, EvaluationCalls, ReleaseCalls, LabCalls, Calls)
+    for kind in (NodeCalls, EvaluationCalls, SampleCalls, DatasetCalls, ServiceCalls, ReleaseCalls, LabCalls, Calls)
     for each in vars(kind).values()
     if isinstance(each, Route)
 )

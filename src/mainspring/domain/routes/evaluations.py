@@ -22,6 +22,10 @@ class EvaluationCalls:
     def set_evaluation_rule(self, name: str, body: answers.NewEvaluationRule) -> answers.EvaluationRuleView:
         """Has checkpoints of a job evaluated by themselves, in place of an earlier rule of that name."""
 
+    @route("POST", "/jobs/{job}/profile", may=Right.STEER_JOBS, handler="profiling.ask", operation="profile_job")
+    def ask_profile(self, job: str, body: answers.NewProfile) -> answers.ProfileView:
+        """Has ranks of a job that runs profile their next steps, without a restart; it comes as events of the job."""
+
     @route("DELETE", "/evaluation-rules/{name}", may=Right.SUBMIT_JOBS, handler="evaluations.remove", repeats=True)
     def remove_evaluation_rule(self, name: str) -> answers.EvaluationRuleView:
         """Ends a rule; evaluations that it started go on."""

@@ -55,6 +55,10 @@ class NodeCalls:
             limit: At most so many.
         """
 
+    @route("GET", "/promises", handler="questions.promises", operation="list_promises", patient=True)
+    def promises(self) -> tuple[answers.PromiseView, ...]:
+        """Lists what became of the lab's promises, day by day, as far as events tell."""
+
     @route("PUT", "/clusters/{cluster}/nodes/{node}/closure", may=Right.HOLD_FLEET, handler="care.close")
     def close_node(self, cluster: str, node: str, body: answers.NewClosure) -> answers.NodeClosure:
         """Closes a node to new work, here and in its cluster; drained and in quarantine, what runs there ends, saved,
@@ -87,6 +91,30 @@ class NodeCalls:
             past: Also those that are open again.
             before: Number of the last one seen: the list goes on after it, to the first one.
             limit: At most so many.
+        """
+
+    @route("GET", "/maintenance", handler="care.announcing.windows", operation="list_maintenance")
+    def maintenance(self, *, cluster: Named = None, past: bool = False) -> tuple[answers.MaintenanceWindow, ...]:
+        """Lists windows of maintenance that people announced, in order of when they begin.
+
+        Args:
+            cluster: Only of this cluster.
+            past: Also those that are over.
+        """
+
+    @route("POST", "/clusters/{cluster}/maintenance", may=Right.HOLD_FLEET, handler="care.announcing.announce")
+    def announce_maintenance(self, cluster: str, body: answers.NewMaintenance) -> answers.MaintenanceWindow:
+        """Announces that nodes will not be there for work for a while: what runs there ends before, saved, and goes
+        elsewhere, and nothing starts there that would not be over.
+        """
+
+    @route("DELETE", "/maintenance/{number}", may=Right.HOLD_FLEET, handler="care.announcing.withdraw", repeats=True)
+    def withdraw_maintenance(self, number: str, *, reason: Why = "") -> answers.MaintenanceWindow:
+        """Withdraws maintenance that was announced, and returns it.
+
+        Args:
+            number: Its number.
+            reason: Why, for people; none is refused.
         """
 
     @route("POST", "/health/events", may=None, handler="care.tell", repeats=True)
@@ -124,6 +152,10 @@ class NodeCalls:
             rule: Its name.
             reason: Why, for people; none is refused.
         """
+
+    @route("PUT", "/health/rules/{rule}/cases/{cluster}/{node}", may=Right.RULE_HEALTH, handler="care.judging.judge")
+    def judge_rule(self, rule: str, cluster: str, node: str, body: answers.NewVerdict) -> answers.RuleMeasured:
+        """Says whether a rule was right the last time that it held for a node; answers how often it was."""
 
     @route("GET", "/health/incidents", handler="care.incidents", operation="list_incidents")
     def incidents(self, *, cluster: Named = None) -> tuple[answers.Incident, ...]:

@@ -190,16 +190,30 @@ class Heartbeat:
     address: str = ""
 
 
+@message("ProfileAsked")
+class ProfileAsked:
+    """Somebody wants some ranks profiled; it is said again and again, and done once for each `id`."""
+
+    id: str
+    steps: int
+    ranks: tuple[int, ...]
+    asked_s: float
+
+
 @message("HeartbeatReply")
 class HeartbeatReply:
     """The controller's answer. `fenced`: this attempt or epoch is over; end everything at once.
 
     `gone` are agents that an engine has seen end, and their ranks with them: nobody need wait for their leases.
+    `stacks` counts how often people have asked where its ranks stand.
+    `profile` is what was last asked of the attempt's ranks, while that is fresh.
     """
 
     acknowledged: int
     fenced: bool = False
     gone: tuple[int, ...] = ()
+    stacks: int = 0
+    profile: ProfileAsked | None = None
 
 
 @message("HealthBatch")

@@ -9,7 +9,7 @@ from enum import Enum
 from mainspring.domain.codec import message
 from mainspring.domain.ids import AttemptId, NodeName, RoleName
 from mainspring.domain.release import Unknown as Unknown
-from mainspring.domain.wire.facts import Detail
+from mainspring.domain.wire.facts import Detail, Serving
 from mainspring.domain.wire.rank import Done, Shard, Then, UpsetReport
 
 SEGMENT_BYTES = 256 << 20  # Sent again, at most, for each that was under way when a line broke: 2 s of 1 Gbit/s.
@@ -155,9 +155,24 @@ class RankLeft:
     words: str = ""
 
 
+@message("StepSample")
+class StepSample:
+    """One step report as it is kept: when the step was finished, its metrics, what time before it went into."""
+
+    step: int
+    time_s: float
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    not_finite: tuple[str, ...] = ()
+
+
 @message("RankProgress")
 class RankProgress:
-    """Agent -> lead: a rank's newest step report, with all it measured since the one told before."""
+    """Agent -> lead: a rank's newest step report, with all it measured since the one told before.
+
+    `samples` are the reports since then one by one, of each role's first rank alone: what others report is the same
+    or a part of it, and would be as many times as much to keep.
+    """
 
     generation: int
     rank: int
@@ -165,6 +180,16 @@ class RankProgress:
     time_s: float
     metrics: Mapping[str, float] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
+    samples: tuple[StepSample, ...] = ()
+
+
+@message("RankServing")
+class RankServing:
+    """Agent -> lead: what a rank that serves told of itself last."""
+
+    generation: int
+    rank: int
+    serving: Serving
 
 
 @message("RankResult")
@@ -241,6 +266,27 @@ class StacksDumped:
     process_state: str
     top: str = ""
     stacks: str = ""
+
+
+@message("TakeProfile")
+class TakeProfile:
+    """Lead -> agent: have these ranks profile their next steps."""
+
+    generation: int
+    id: str
+    steps: int
+    ranks: tuple[int, ...]
+
+
+@message("ProfileKept")
+class ProfileKept:
+    """Agent -> lead: a rank's profile is in the object store, or (`failure`) there is none."""
+
+    rank: int
+    id: str
+    names: tuple[str, ...] = ()
+    size_bytes: int = 0
+    failure: str = ""
 
 
 @message("StoreStep")
@@ -320,10 +366,12 @@ AgentToLead = (
     | RankExited
     | RankLeft
     | RankProgress
+    | RankServing
     | RankResult
     | RankUpset
     | SnapshotTaken
     | StacksDumped
+    | ProfileKept
     | ShareStored
     | StoreFailed
     | RestoreFailed
@@ -341,6 +389,7 @@ LeadToAgent = (
     | SnapshotPace
     | LeaveAt
     | DumpStacks
+    | TakeProfile
     | StoreStep
     | EndAgent
     | Done

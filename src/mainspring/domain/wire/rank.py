@@ -9,13 +9,15 @@ from enum import Enum
 from mainspring.domain.codec import message
 from mainspring.domain.ids import AttemptId, JobId, RoleName
 from mainspring.domain.release import Unknown
-from mainspring.domain.wire.facts import Detail
+from mainspring.domain.wire.facts import Detail, Serving
 
 # After a rank's socket: where its agent hands it files, if there. Asked by the path it was told and a line end.
 FILES_SUFFIX = ".files"
 # After a rank's socket: where its agent gives credentials to read views by, if there. `ViewWanted` is asked there, once
 # a connection; the answer is `StoreCredentials` or `ViewRefused`.
 VIEWS_SUFFIX = ".views"
+
+METRIC_NAME_LENGTH_MAX = 128  # Longer than any that people read; the rest of a longer one is left out.
 
 
 @message("Hello")
@@ -62,12 +64,15 @@ class StepReport:
     """Progress: the last step finished, its metrics, and what the time since the last report went into.
 
     `seconds` holds what the rank itself measured, by `goodput.TimeUse` ("compile", "data", "snapshot", "restore"); the
-    rest of the time since the last report was steps.
+    rest of the time since the last report was steps. The step was finished `ago_s` before this was sent. `not_finite`
+    names metrics whose newest value was no finite number.
     """
 
     step: int
     metrics: Mapping[str, float] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
+    ago_s: float = 0.0
+    not_finite: tuple[str, ...] = ()
 
 
 class Then(str, Enum):
@@ -77,11 +82,20 @@ class Then(str, Enum):
     REJOIN = "rejoin"  # Ask for the `NextGeneration`, where the process can; else as above.
 
 
+@message("ProfileWanted")
+class ProfileWanted:
+    """Somebody wants to know what the next `steps` steps spend their time on; the same `id` is the same wish."""
+
+    id: str
+    steps: int
+
+
 @message("StepReply")
 class StepReply:
     """The agent's answer. `stop`: finish step `stop_at` (-1: the one under way), save it, then leave.
 
-    All ranks are told the same `stop_at`, chosen late enough that none is past it when it learns of it.
+    All ranks are told the same `stop_at`, chosen late enough that none is past it when it learns of it. `profile` is
+    the newest that is wanted of this rank.
     """
 
     stop: bool = False
@@ -89,6 +103,38 @@ class StepReply:
     grace_s: float = 0.0
     then: Then = Then.EXIT
     snapshot_every: int = 1
+    profile: ProfileWanted | None = None
+
+
+@message("ProfileBegin")
+class ProfileBegin:
+    """Asks for files to leave a profile in, by name; the answer is a `ProfileSlot`."""
+
+    id: str
+    names: tuple[str, ...]
+
+
+@message("ProfileSlot")
+class ProfileSlot:
+    """Where the files of a profile may be written, in the order of their names; none, for a reason."""
+
+    paths: tuple[str, ...] = ()
+    reason: str = ""
+
+
+@message("ProfileCommit")
+class ProfileCommit:
+    """The files of a profile are whole; or there is none, for a reason."""
+
+    id: str
+    failure: str = ""
+
+
+@message("ServingReport")
+class ServingReport:
+    """A replica of a service tells where it is called and what it has to do; the answer is a `StepReply`."""
+
+    serving: Serving
 
 
 @message("NextGeneration")
@@ -259,9 +305,19 @@ class Done:
 
 
 RankRequest = (
-    StepReport | SnapshotBegin | SnapshotCommit | RestoreRequest | FetchPieces | ResultReport | UpsetReport | Unknown
+    StepReport
+    | ServingReport
+    | SnapshotBegin
+    | SnapshotCommit
+    | RestoreRequest
+    | FetchPieces
+    | ResultReport
+    | UpsetReport
+    | ProfileBegin
+    | ProfileCommit
+    | Unknown
 )
 """What a rank may ask its agent in a generation; between two of them a process asks for the `NextGeneration`."""
 
-RankResponse = Welcome | StepReply | SnapshotSlot | RestorePlan | PiecesFetched | FetchFailed | Done
+RankResponse = Welcome | StepReply | SnapshotSlot | ProfileSlot | RestorePlan | PiecesFetched | FetchFailed | Done
 """What its agent may answer."""

@@ -9,6 +9,7 @@ from typing import TypeAlias
 from mainspring.domain import wire
 from mainspring.domain.ids import NodeName
 from mainspring.domain.wire import AgentToLead, Detail, Holding, LeadToAgent, RankPlace, ShareStored
+from mainspring.domain.wire.events.leads import AgentHeardEvent, AgentQuietEvent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +59,18 @@ class Said:
 
     agent: int
     message: AgentToLead
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FellQuiet:
+    """An agent has not been heard of for a while, too short to go on without it; or, `again`, is after all."""
+
+    agent: int
+    again: bool = False
+
+    def told(self, node: str) -> AgentQuietEvent | AgentHeardEvent:
+        """Returns what is told of it."""
+        return (AgentHeardEvent if self.again else AgentQuietEvent)(agent=self.agent, node=node)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,10 +131,14 @@ class Acknowledged:
     Args:
         sent_s: When that heartbeat was sent, on the monotonic clock.
         gone: Agents that an engine has seen end, and their ranks with them.
+        stacks: How often people have asked where ranks stand.
+        profile: What somebody wants to know of ranks.
     """
 
     sent_s: float
     gone: tuple[int, ...] = ()
+    stacks: int = 0
+    profile: wire.ProfileAsked | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,15 +147,21 @@ class Tick:
 
 
 News: TypeAlias = (
-    Joined | Left | Said | StopAsked | DurableSeen | CoordinatorsUp | ManifestWritten | Acknowledged | Tick
+    Joined | Left | Said | FellQuiet | StopAsked | DurableSeen | CoordinatorsUp | ManifestWritten | Acknowledged | Tick
 )
 
 
 # Of what an agent says: what counts only of a rank that runs in this generation, and only of a place that is its own.
 OF_A_RUN = (
-    wire.RankStarted | wire.RankProgress | wire.RankExited | wire.RankLeft | wire.RestoreFailed | wire.StacksDumped
+    wire.RankStarted
+    | wire.RankProgress
+    | wire.RankServing
+    | wire.RankExited
+    | wire.RankLeft
+    | wire.RestoreFailed
+    | wire.StacksDumped
 )
-OF_A_PLACE = wire.RankResult | wire.RankUpset | wire.ShareStored | wire.StoreFailed
+OF_A_PLACE = wire.RankResult | wire.RankUpset | wire.ProfileKept | wire.ShareStored | wire.StoreFailed
 
 # ---------------------------------------------------------------- effects
 

@@ -1,8 +1,8 @@
 """The lead's state machine: declares generations, chooses where each resumes and who runs in it, decides the outcome.
 
 Pure: `handle` takes one piece of news and the time, and returns what must be done; `lead_host` does it. Parts keep
-their state to themselves and answer with decisions (`Beginning`, `Ending`, `PlannedChange`), which are followed here.
-Every message may be repeated: agents say everything again when they rejoin.
+their state and answer with decisions (`Beginning`, `Ending`, `PlannedChange`), which are followed here. Every message
+may be repeated: agents say everything again when they rejoin.
 
     GATHERING -> (FINDING ->) PREPARING -> RUNNING -> STORING -> DRAINING -> OVER
                      ^          |   ^         |
@@ -66,11 +66,10 @@ class Lead:
         self._roster = Roster({place.agent for place in orders.ranks}, now_s=now.monotonic_s, busy=orders.epoch > 1)
         self._members = Members(orders.roles, orders.ranks)
         self._holdings = Holdings(self._members.roles)
-        self._resumption = Resumption()
         self._preparation: Preparation | None = None
         self._running = RunningGeneration(orders, self._members, self._roster, self._outbox)
         self._changes = PlannedChanges(self._roster, self._members)
-        self._saves = Saves()
+        self._resumption, self._saves = Resumption(), Saves()
         self._ending: Ending | None = None
         self._cause, self._deadline_s = "", now.monotonic_s
 
@@ -133,6 +132,8 @@ class Lead:
                 self._holdings.drop(news.agent)
             case effects.Said() if news.agent in self._roster:
                 self._said(news.agent, news.message)
+            case effects.FellQuiet() if news.agent in self._roster.lasting and self._ending is None:
+                self._outbox.event(news.told(self._roster[news.agent].node))
             case effects.StopAsked():
                 self._stop(news.grace_s)
             case effects.DurableSeen():
@@ -143,10 +144,12 @@ class Lead:
                 self._written(news)
             case effects.Acknowledged():
                 self._watch_agents(news.gone)
+                self._running.ask_stacks(news.stacks)
                 self._without(self._roster.acknowledged(news.sent_s))
+                self._running.profile(news.profile)
             case effects.Tick():
                 self._tick()
-            case effects.Left() | effects.Said() | effects.CoordinatorsUp():
+            case effects.Left() | effects.Said() | effects.FellQuiet() | effects.CoordinatorsUp():
                 pass  # Of an agent that was given up, or an older generation.
         self._advance()
         return self._outbox.take()
@@ -172,18 +175,16 @@ class Lead:
                 self._prepared(agent, message)
             case wire.RestoreFailed() if self.phase in (Phase.PREPARING, Phase.RUNNING):
                 self._unrestored(agent, message.reason, corrupt=message.corrupt)
-            case wire.RankStarted():
-                self._running.started(message.rank, message.pid)
+            case wire.RankStarted() | wire.RankServing():
+                self._running.noted(message)
             case wire.RankExited() if self.phase is Phase.RUNNING:
                 self._follow(self._running.exited(agent, message))
             case wire.RankLeft() if self.phase is Phase.RUNNING:
                 self._running.left(agent, message)
             case wire.StacksDumped():
                 self._running.stacks(message)
-            case wire.RankResult():
-                self._running.result(message)
-            case wire.RankUpset():
-                self._running.upset(message)
+            case wire.RankResult() | wire.RankUpset() | wire.ProfileKept():
+                self._running.told(message)
             case wire.ShareStored():
                 self._saves.share(message)
             case wire.StoreFailed():
@@ -195,9 +196,9 @@ class Lead:
             case wire.Unknown():
                 self._outbox.unknown(agent, message)
             case wire.RankProgress() | wire.GenerationPrepared() | wire.RestoreFailed() | wire.RankExited():
-                pass  # It came too late to matter.
+                pass  # It came too late to matter; below too, or it is for the host, or a mere sign of life.
             case wire.RankLeft() | wire.StandbyAllowed() | wire.Done():
-                pass  # As above; or for the host, which passes it on; or a mere sign of life.
+                pass
 
     # ------------------------------------------------------------ agents
 
@@ -297,8 +298,7 @@ class Lead:
 
     def _begin(self, beginning: Beginning) -> None:
         """Starts the next generation, from the newest step that can be had."""
-        ending = self._running.ending(beginning.cause)
-        if ending is not None:
+        if (ending := self._running.ending(beginning.cause)) is not None:
             self._end(ending)
             return
         self.generation = max(self.generation, self._roster.newest_generation) + 1
@@ -387,9 +387,8 @@ class Lead:
         self.phase = Phase.RUNNING
         self._running.run(self.generation, source.step, from_store=source.name == "store")
         begun, ranks = source.begins_from or source.name, len(self._members.active)
-        self._outbox.event(
-            leads.GenerationResumedEvent(generation=self.generation, step=source.step, source=begun, ranks=ranks)
-        )
+        told = leads.GenerationResumedEvent(generation=self.generation, step=source.step, source=begun, ranks=ranks)
+        self._outbox.event(told)
         self._outbox.tell(agents, self._preparation.start(self._running.snapshot_every))
         for agent in agents:
             self._roster.started(agent)
@@ -452,9 +451,8 @@ class Lead:
         assert self._ending is not None
         self.phase = Phase.OVER
         outcome, blocked_s = self._ending.outcome, self._running.blocked_s
-        self._outbox.event(
-            leads.LeadEndedEvent(outcome=outcome, reason=self.reason, step=self.step, snapshot_blocked_s=blocked_s)
-        )
+        told = leads.LeadEndedEvent(outcome=outcome, reason=self.reason, step=self.step, snapshot_blocked_s=blocked_s)
+        self._outbox.event(told)
 
     # ------------------------------------------------------------ what follows from where we are
 

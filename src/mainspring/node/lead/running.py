@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import final
 
 from mainspring.domain import wire
@@ -24,6 +25,8 @@ from mainspring.node.lead.watch.progress import Progress
 from mainspring.node.lead.watch.ranks import RankTable
 from mainspring.node.lead.watch.replicas import Divergence
 from mainspring.node.lead.watch.stragglers import Stragglers
+
+FAILURE_LENGTH_MAX = 1_000  # Of why there is no profile: a line or two.
 
 
 @final
@@ -176,6 +179,7 @@ class RunningGeneration:
                 pid=self._ranks[rank].pid,
                 alive=self._ranks.alive(rank),
                 step=self._ranks[rank].step,
+                serving=self._ranks.serving(rank, self._outbox.now_s),
             )
             for rank, place in self._members.places.items()
             if rank in self._ranks and (rank in self._members.active or agents[place.agent].leaving_s is None)
@@ -188,24 +192,43 @@ class RunningGeneration:
 
     # ------------------------------------------------------------ what ranks do
 
-    def started(self, rank: int, pid: int) -> None:
-        """Takes note of a rank's process."""
-        self._ranks.started(rank, pid)
+    def noted(self, message: wire.RankStarted | wire.RankServing) -> None:
+        """Takes note of a rank's process, or of what a rank that serves tells of itself."""
+        match message:
+            case wire.RankStarted():
+                self._ranks.started(message.rank, message.pid)
+            case wire.RankServing():
+                self._ranks.serves(message.rank, message.serving, self._outbox.now_s)
+                if message.rank == min(self._members.active):
+                    self._ledger.served(self._outbox.now_s, ready=message.serving.ready)
 
-    def result(self, message: wire.RankResult) -> None:
-        """Takes a rank's result; one told again is ignored."""
-        if self._ranks.result(message.rank, message.sequence):
-            self._outbox.event(leads.ResultEvent(detail=dict(message.values)))
-
-    def upset(self, message: wire.RankUpset) -> None:
-        """Takes word of a step that went wrong; what is told again is ignored."""
-        if self._ranks.result(message.rank, message.sequence):
-            told = message.report
-            self._outbox.event(
-                leads.StepUpsetEvent(
-                    step=told.step, upset=told.upset, answer=told.answer, seen=told.words, to_step=told.to_step
-                )
+    def told(self, message: wire.RankResult | wire.RankUpset | wire.ProfileKept) -> None:
+        """Takes what a rank gave, or word of a step that went wrong; what is told again is ignored."""
+        if isinstance(message, wire.ProfileKept):
+            words = message.failure[:FAILURE_LENGTH_MAX]
+            kept = leads.ProfileKeptEvent(
+                id=message.id, rank=message.rank, size_bytes=message.size_bytes, failure=words
             )
+            self._outbox.event(kept)
+            return
+        if not self._ranks.result(message.rank, message.sequence):
+            return
+        match message:
+            case wire.RankResult():
+                self._outbox.event(leads.ResultEvent(detail=dict(message.values)))
+            case wire.RankUpset(report=told):
+                self._outbox.event(
+                    leads.StepUpsetEvent(
+                        step=told.step, upset=told.upset, answer=told.answer, seen=told.words, to_step=told.to_step
+                    )
+                )
+
+    def profile(self, asked: wire.ProfileAsked | None) -> None:
+        """Has ranks profiled. It is said again while the wish is fresh; agents do it once, of this generation."""
+        if asked is None:
+            return
+        order = wire.TakeProfile(generation=self._generation, id=asked.id, steps=asked.steps, ranks=asked.ranks)
+        self._outbox.tell(self._members.active_agents, order)
 
     def reached_before(self, step: int) -> None:
         """Takes note of what an older generation reached just before it was ended."""
@@ -319,6 +342,15 @@ class RunningGeneration:
         """Takes where a rank stands."""
         self._hangs.stacks(message)
 
+    def ask_stacks(self, number: int) -> None:
+        """Asks where ranks stand, where people have asked once more.
+
+        Args:
+            number: How often they have.
+        """
+        if self._ranks.any_live and self._hangs.look.ask(number, self._outbox.now_s):
+            self._outbox.tell(self._members.active_agents, wire.DumpStacks(generation=self._generation))
+
     def leave(self, change: PlannedChange) -> None:
         """Asks all ranks to leave."""
         if self._change is not None and self._change.stop_at >= 0:
@@ -363,6 +395,9 @@ class RunningGeneration:
     def look(self) -> Beginning | Ending | None:
         """Looks at what time has brought; returns what follows."""
         now_s = self._outbox.now_s
+        living = [rank for rank in self._members.active if self._ranks.alive(rank)]
+        for told in self._hangs.look.due(self._generation, living, now_s):
+            self._outbox.event(told)
         unexplained = self._failures.unexplained(now_s)
         if unexplained is not None:
             return self._failed(unexplained)
@@ -370,7 +405,8 @@ class RunningGeneration:
             return self._overdue(self._change)
         for slow in self._stragglers.look(now_s, self._pace.step_s):
             node = self._roster[self._members.places[slow.rank].agent].node
-            self._outbox.event(leads.RankSlowEvent(rank=slow.rank, node=node, ratio=slow.ratio))
+            event = leads.RankEvenEvent if slow.ratio <= 1.0 else partial(leads.RankSlowEvent, ratio=slow.ratio)
+            self._outbox.event(event(rank=slow.rank, node=node))
         if self._progress.stepping and self._pace.move(now_s, known_from=self.course.stop_at):
             self._outbox.tell(self._members.active_agents, wire.SnapshotPace(every=self._pace.every))
             self._outbox.event(

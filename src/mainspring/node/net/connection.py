@@ -15,7 +15,7 @@ from mainspring.domain.release import Unknown
 from mainspring.domain.wire import Done
 
 UNSENT_BYTES_MAX = 64 << 20  # Eight of the largest frames; a peer this far behind is as good as gone.
-QUIET_PARTS = 4  # A line speaks at least this often in a lease, so that one lost packet is not a lost peer.
+QUIET_PARTS = 5  # A line speaks at least this often in a lease, so that one lost packet is not a lost peer.
 UNKNOWN_LOGGED_MAX = 10  # Of one connection: whoever says them says them again.
 _log = logging.getLogger(__name__)
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TypeVar, final
+from pathlib import Path
+from typing import IO, TypeVar, final
 
 from mainspring.checkpoint import (
     Checkpoint,
@@ -187,6 +188,31 @@ class Stores:
             self._tried(lambda: commit(self._store, manifest, replace=replace_damaged))
             with contextlib.suppress(MainspringError):
                 prune(self._store, self._job)
+
+        await self._run(self._readers, work)  # Not behind a share that is still being written.
+
+    async def put_samples(self, key: str, packed: Callable[[], bytes]) -> None:
+        """Stores a part of the attempt's samples, in place of a shorter one of the same key.
+
+        Args:
+            packed: Makes its bytes; called in a worker thread.
+
+        Raises:
+            Unavailable: The store does not answer.
+        """
+        await self._run(self._readers, lambda: self._store.put(key, packed()))  # Tried again with more in it.
+
+    async def put_open(self, files: Mapping[str, IO[bytes]]) -> None:
+        """Stores open files, whole, by key.
+
+        Raises:
+            Unavailable: The store does not answer.
+        """
+
+        def work() -> None:
+            for key, file in files.items():
+                path = Path(f"/proc/self/fd/{file.fileno()}")  # A file without a name.
+                self._tried(lambda key=key, path=path: self._store.put_file(key, path))  # type: ignore[misc]
 
         await self._run(self._readers, work)  # Not behind a share that is still being written.
 

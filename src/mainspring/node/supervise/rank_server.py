@@ -16,6 +16,7 @@ from mainspring.node.net.connection import Connection
 from mainspring.node.process.ranks import RankProcess
 from mainspring.node.snapshots.arena import Arena
 from mainspring.node.snapshots.work import SnapshotWork
+from mainspring.node.supervise.profiles import Profiles
 from mainspring.node.supervise.rank_files import RankSockets, Serve
 
 HELLO_LIMIT_S = 10.0  # The session says hello as it connects.
@@ -34,8 +35,11 @@ class RankSlot:
         coordinator: The JAX service of its role in this generation.
         served: Generations it had a rank in, newest last.
         progress: Its newest progress that the lead has not been told.
-        told: What the lead was told last of its progress, but for where its time went.
+        samples: Its step reports since then one by one, where they are kept.
+        told: What the lead was told last of its progress, but for where its time went, and samples.
         told_s: When that was.
+        serving: What the lead was told last of how it serves.
+        serving_s: When that was.
         stepped_in: The newest generation it has reported a step of.
         results: What its program gave as results, and told of steps that went wrong, newest last.
         results_told: How many it gave and told, in all generations.
@@ -49,8 +53,11 @@ class RankSlot:
     coordinator: str = ""
     served: deque[int] = field(default_factory=lambda: deque(maxlen=SERVED_KEPT_MAX))
     progress: wire.RankProgress | None = None
+    samples: list[wire.StepSample] = field(default_factory=list)
     told: wire.RankProgress | None = None
     told_s: float = 0.0
+    serving: wire.RankServing | None = None
+    serving_s: float = 0.0
     stepped_in: int = 0
     results: list[wire.RankResult | wire.RankUpset] = field(default_factory=list)
     results_told: int = 0
@@ -95,6 +102,9 @@ class Supervisor(Protocol):
     def stepped(self, desk: RankSlot, report: wire.StepReport) -> None:
         """Takes a step report."""
 
+    def serves(self, desk: RankSlot, report: wire.ServingReport) -> None:
+        """Takes word of how a rank serves."""
+
     def idle(self, life: RankConnection) -> None:
         """Takes word that the process waits for the next generation."""
 
@@ -110,6 +120,7 @@ class SnapshotService(Protocol):
     """What a process's conversation needs of what outlives it, and of what that costs."""
 
     work: SnapshotWork
+    profiles: Profiles
 
     def saved(self, desk: RankSlot, holding: wire.Holding) -> None:
         """Takes word of a snapshot that is whole in the arena."""
@@ -137,6 +148,7 @@ class RankConnection:
         self.reconnected = 0
         self.over = False
         self.idled = asyncio.Event()  # Set while it waits for a generation, and for good when it has ended.
+        self.profile: wire.ProfileWanted | None = None
         self.watch: asyncio.Task[None] | None = None
         self._supervisor = supervisor
         self._snapshots = snapshots
@@ -245,6 +257,9 @@ class RankConnection:
             case wire.StepReport():
                 self._supervisor.stepped(desk, message)
                 return self._supervisor.step_reply(self)
+            case wire.ServingReport():
+                self._supervisor.serves(desk, message)
+                return self._supervisor.step_reply(self)
             case wire.SnapshotBegin():
                 slot = await desk.arena.begin(message.size_bytes)
                 if slot.offset < 0:
@@ -262,6 +277,12 @@ class RankConnection:
                 return await self._snapshots.fetch(desk, message)
             case wire.ResultReport():
                 self._supervisor.tell_lead(desk.keep_result(self.process.log.masks.facts(message.values)))
+                return wire.Done()
+            case wire.ProfileBegin():
+                return self._snapshots.profiles.begin(desk.rank, message)
+            case wire.ProfileCommit():
+                failure = self.process.log.masks.masked(message.failure)
+                self._snapshots.profiles.commit(desk.rank, replace(message, failure=failure))
                 return wire.Done()
             case wire.UpsetReport():
                 words = self.process.log.masks.masked(message.words)
@@ -287,11 +308,15 @@ class RankConnection:
         """Answers a process whose generation is over, so that it leaves it unharmed: nothing it says counts."""
         over = f"generation {self.generation} is over"
         match message:
-            case wire.StepReport():
+            case wire.StepReport() | wire.ServingReport():
                 return self._supervisor.step_reply(self)
             case wire.SnapshotBegin():
                 return wire.SnapshotSlot(offset=-1, reason=over)
             case wire.SnapshotCommit() | wire.ResultReport() | wire.UpsetReport() | wire.Unknown():
+                return wire.Done()
+            case wire.ProfileBegin():
+                return wire.ProfileSlot(reason=over)
+            case wire.ProfileCommit():
                 return wire.Done()
             case wire.RestoreRequest() | wire.FetchPieces():
                 return wire.FetchFailed(reason=over, corrupt=False)

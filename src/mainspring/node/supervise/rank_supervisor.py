@@ -22,6 +22,7 @@ from mainspring.node.tasks import Tasks
 
 PROGRESS_EVERY_S = 0.5  # What people and the lead see; the session itself reports up to ten times a second.
 RANKS_AT_FULL_PACE = 1_000  # Beyond, each rank's progress is told less often, so that the lead's load stays the same.
+SAMPLES_TOLD_MAX = 256  # Step reports told at once: twice what comes between two tellings of 12,000 ranks.
 
 
 @dataclass(slots=True)
@@ -113,6 +114,8 @@ class RankSupervisor:
         for desk in self._desks.values():
             if desk.told is not None and desk.told.generation == self.generation:
                 self.tell_lead(desk.told)
+            if desk.serving is not None and desk.serving.generation == self.generation:
+                self.tell_lead(desk.serving)
         for role in sorted(self._allowed):
             self.tell_lead(wire.StandbyAllowed(role=role))
         ends: list[wire.AgentToLead] = [*self._now.left.values(), *self._now.exits.values()]
@@ -316,6 +319,16 @@ class RankSupervisor:
             )
         )
 
+    def profile(self, order: wire.TakeProfile) -> None:
+        """Has some of the generation's ranks profile their next steps, once they report."""
+        for rank, life in self._assigned.items():
+            known = life.profile is not None and life.profile.id == order.id
+            if order.generation == self.generation and rank in order.ranks and self.is_current(life) and not known:
+                life.profile = wire.ProfileWanted(id=order.id, steps=order.steps)
+                if life.hello is None:
+                    failure = "its program never joined"
+                    self.tell_lead(wire.ProfileKept(rank=rank, id=order.id, failure=failure))
+
     def pace(self, order: wire.SnapshotPace) -> None:
         """Lets ranks snapshot at another pace from now on."""
         self._every = order.every
@@ -359,7 +372,7 @@ class RankSupervisor:
             return wire.StepReply(stop=True, then=wire.Then.REJOIN, snapshot_every=self._every)
         leave = self._now.leave
         if leave is None:
-            return wire.StepReply(snapshot_every=self._every)
+            return wire.StepReply(snapshot_every=self._every, profile=life.profile)
         grace_s = max(0.0, self._now.leave_by_s - self._clock.monotonic_s())
         return wire.StepReply(
             stop=True, stop_at=leave.step, grace_s=grace_s, then=leave.then, snapshot_every=self._every
@@ -377,7 +390,8 @@ class RankSupervisor:
 
     def stepped(self, desk: RankSlot, report: wire.StepReport) -> None:
         """Tells the lead of progress, not more often than it needs; see `Supervisor`."""
-        untold = desk.progress
+        untold, now_s = desk.progress, self._clock.now_s()
+        self._keep_sample(desk, report, now_s)
         seconds = dict(untold.seconds) if untold is not None else {}
         for use, spent_s in report.seconds.items():
             seconds[use] = seconds.get(use, 0.0) + spent_s
@@ -385,7 +399,7 @@ class RankSupervisor:
             generation=self.generation,
             rank=desk.rank,
             step=report.step,
-            time_s=self._clock.now_s(),
+            time_s=now_s - report.ago_s,
             metrics=report.metrics or (untold.metrics if untold is not None else {}),
             seconds=seconds,
         )
@@ -395,6 +409,36 @@ class RankSupervisor:
             self._generation_steps()
         if fresh or self._clock.monotonic_s() - desk.told_s >= self._progress_every_s():
             self._tell_progress(desk)
+
+    def serves(self, desk: RankSlot, report: wire.ServingReport) -> None:
+        """Tells the lead how a rank serves: at once what clients are sent by, its load as often as progress."""
+        told, now_s = desk.serving, self._clock.monotonic_s()
+        before = None if told is None or told.generation != self.generation else told.serving
+        now = report.serving.at(self._host)  # A program cannot send clients to other machines.
+        same = before is not None and (before.address, before.ready) == (now.address, now.ready)
+        if not same or now_s - desk.serving_s >= self._progress_every_s():
+            desk.serving = wire.RankServing(generation=self.generation, rank=desk.rank, serving=now)
+            desk.serving_s = now_s
+            self.tell_lead(desk.serving)
+
+    def _keep_sample(self, desk: RankSlot, report: wire.StepReport, now_s: float) -> None:
+        """Keeps a step report of a role's first rank for the lead; one that is only repeated says nothing new."""
+        place = desk.place
+        newest = desk.samples[-1].step if desk.samples else desk.told.step if desk.told is not None else -1
+        fresh = desk.stepped_in != self.generation or report.step > newest or report.metrics or report.not_finite
+        if place is None or place.role_rank != 0 or not fresh:
+            return
+        if len(desk.samples) >= SAMPLES_TOLD_MAX:
+            del desk.samples[::2]  # The lead is away: every second of those that wait says as much of a curve.
+        desk.samples.append(
+            wire.StepSample(
+                step=report.step,
+                time_s=now_s - report.ago_s,
+                metrics=report.metrics,
+                seconds=report.seconds,
+                not_finite=report.not_finite,
+            )
+        )
 
     def _generation_steps(self) -> None:
         """Once all ranks here step: gives up what was staged, copies what was resumed from, starts spare processes."""
@@ -423,9 +467,10 @@ class RankSupervisor:
 
     def _tell_progress(self, desk: RankSlot) -> None:
         if desk.progress is not None:
-            self.tell_lead(desk.progress)
+            self.tell_lead(replace(desk.progress, samples=tuple(desk.samples)))
             desk.told, desk.told_s = replace(desk.progress, seconds={}), self._clock.monotonic_s()
             desk.progress = None
+            desk.samples = []
 
     async def close(self) -> None:
         """Ends what is left: ranks, sockets, the guard."""

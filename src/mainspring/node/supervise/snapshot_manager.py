@@ -16,6 +16,7 @@ from mainspring.node.snapshots.peers import Peers
 from mainspring.node.snapshots.restores import Restores
 from mainspring.node.snapshots.stores import Share, Stores
 from mainspring.node.snapshots.work import SnapshotWork
+from mainspring.node.supervise.profiles import Profiles
 from mainspring.node.supervise.rank_server import RankSlot
 from mainspring.node.tasks import Tasks
 
@@ -37,6 +38,7 @@ class SnapshotManager:
     ) -> None:
         self.desks = desks
         self.work = work
+        self.profiles = Profiles(orders.job, stores, tell_lead)
         self._orders = orders
         self._copies = copies
         self._peers = peers
@@ -162,6 +164,7 @@ class SnapshotManager:
 
     async def close(self) -> None:
         """Ends what is under way."""
+        self.profiles.close()
         tasks = self._tasks.cancel()
         if tasks:
             await asyncio.wait(tasks)

@@ -13,6 +13,7 @@ from mainspring.domain.ids import AttemptId, ClusterName, NodeName
 from mainspring.domain.job import MILLI
 from mainspring.planner.facts.columns import HELD_COLUMNS, ClusterColumns, held_rows
 from mainspring.planner.facts.durations import Durations
+from mainspring.planner.facts.services import serves
 from mainspring.planner.facts.snapshot import NEVER, NONE, Column, Integers, Live, LiveAttempt
 from mainspring.planner.facts.tables import GrowableTable, columns, table_of
 
@@ -70,6 +71,7 @@ class Attempts:
                 "team": team,
                 "tier": attempt.spec.tier.rank,
                 "durable_s": durable_s,
+                "serves": serves(attempt.spec),
                 "chip_milli": sum(sum(grant.chip_milli) for grant in attempt.grants),
             },
         )

@@ -8,6 +8,7 @@ from typing import final
 
 from mainspring.domain.fleet import AvoidedNode, NodeRef
 from mainspring.domain.ids import ClusterName, JobId
+from mainspring.planner.facts.services import Services
 from mainspring.planner.facts.snapshot import PendingJob
 
 
@@ -23,9 +24,13 @@ class AvoidingJob:
 
 @final
 class Avoiding:
-    """Pending jobs that keep away from clusters or nodes, and the nodes that all jobs do."""
+    """Pending jobs that keep away from clusters or nodes, and the nodes that all jobs do.
+
+    `services` says which of them keep away from each other.
+    """
 
     def __init__(self) -> None:
+        self.services = Services()
         self._of_clusters: dict[JobId, Mapping[ClusterName, float]] = {}
         self._of_nodes: dict[JobId, PendingJob] = {}
         self._until_s: Mapping[NodeRef, float] = {}
@@ -42,11 +47,13 @@ class Avoiding:
             self._of_clusters[job.job] = job.avoid
         if job.avoid_nodes:
             self._of_nodes[job.job] = job
+        self.services.put_pending(job)
 
     def drop(self, job: JobId) -> None:
         """Forgets a job."""
         self._of_clusters.pop(job, None)
         self._of_nodes.pop(job, None)
+        self.services.drop_pending(job)
 
     def set_nodes(self, until_s: Mapping[NodeRef, float]) -> None:
         """Replaces the nodes that all jobs keep away from.

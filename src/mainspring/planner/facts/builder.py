@@ -14,10 +14,11 @@ from mainspring.domain.ids import AttemptId, ChipName, ClusterName, JobId, RoleN
 from mainspring.domain.job import MILLI, JobSpec
 from mainspring.domain.team import Team
 from mainspring.planner.facts.attempts import Attempts
-from mainspring.planner.facts.avoiding import Avoiding
+from mainspring.planner.facts.avoiding import Avoiding, AvoidingJob
 from mainspring.planner.facts.columns import ClusterColumns, columns_of, integers
 from mainspring.planner.facts.durations import Durations
 from mainspring.planner.facts.gather import cluster_table, data_table, node_table, team_table, tenant_tree
+from mainspring.planner.facts.services import serves
 from mainspring.planner.facts.snapshot import (
     NONE,
     ClusterOffer,
@@ -174,6 +175,7 @@ class SnapshotBuilder:
                 "team": self._team(job.spec.team),
                 "duration_s": duration.expected_s,
                 "duration_safe_s": duration.safe_s,
+                "serves": serves(job.spec),
             },
         )
         self._avoiding.put(job)
@@ -189,10 +191,12 @@ class SnapshotBuilder:
         cluster = self._clusters.get(attempt.grants[0].cluster)
         row_of = cluster.columns.row_of if cluster else {}
         self._live.put(attempt, shape=self._shape(attempt.spec), team=self._team(attempt.spec.team), row_of=row_of)
+        self._avoiding.services.put_live(attempt)
 
     def remove_live(self, attempt: AttemptId) -> None:
         """Forgets an attempt that holds nothing any more; does nothing when it is not known."""
         self._live.drop(attempt)
+        self._avoiding.services.drop_live(attempt)
 
     def build(self, *, number: int = 1, now_s: float = 0.0) -> Snapshot:
         """Returns everything known now.
@@ -247,14 +251,27 @@ class SnapshotBuilder:
 
     def _avoid_nodes(self, now_s: float) -> dict[JobId, tuple[AvoidedNode, ...]]:
         """Puts jobs that avoid nodes into shapes that say so, as far as they still do; returns which they avoid."""
-        found: dict[JobId, tuple[AvoidedNode, ...]] = {}
+        found: dict[JobId, AvoidingJob] = {}
         for one in self._avoiding.jobs(now_s):
             self._pending.set(one.job.job, "shape", self._shape(one.job.spec, one.avoids, one.shuns))
-            if one.avoided:
-                found[one.job.job] = one.avoided
-        return found
+            found[one.job.job] = one
+        behind = frozenset(self._avoiding.services.behind())
+        for job in self._avoiding.services.pending():
+            own, others = found.get(job.job), self._avoiding.services.nodes(job.spec)
+            avoids = tuple(sorted(others.union(own.avoids if own is not None else ())))
+            shape = self._shape(job.spec, avoids, own.shuns if own is not None else (), spreads=bool(others))
+            self._pending.set(job.job, "shape", shape)
+            self._pending.set(job.job, "behind", job.job in behind)
+        return {job: one.avoided for job, one in found.items() if one.avoided}
 
-    def _shape(self, spec: JobSpec, avoids: tuple[NodeRef, ...] = (), shuns: tuple[NodeRef, ...] = ()) -> int:
+    def _shape(
+        self,
+        spec: JobSpec,
+        avoids: tuple[NodeRef, ...] = (),
+        shuns: tuple[NodeRef, ...] = (),
+        *,
+        spreads: bool = False,
+    ) -> int:
         # Jobs of one array or batch share their options: looking these up spares building and hashing the shape.
         plain = not (spec.inputs or avoids)
         asks = tuple([(role.name, id(role.options)) for role in spec.roles])
@@ -262,7 +279,7 @@ class SnapshotBuilder:
         if known is not None:
             return known[1]
         roles = tuple(RoleShape(name=role.name, options=role.options) for role in spec.roles)
-        shape = Shape(roles=roles, inputs=spec.inputs, avoids=avoids, shuns=shuns)
+        shape = Shape(roles=roles, inputs=spec.inputs, avoids=avoids, shuns=shuns, spreads=spreads)
         row = self._shapes.get(shape)
         if row is None:
             if len(self._shapes) >= SHAPES_MAX:

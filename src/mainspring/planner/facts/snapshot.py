@@ -187,12 +187,14 @@ class Shape:
         roles: What it asks for.
         avoids: Nodes it is not placed on while others could run it.
         shuns: Those of them it is not placed on whatever else there is.
+        spreads: Whether it rather stands where it avoids to, but for those it shuns, than waits.
     """
 
     roles: tuple[RoleShape, ...]
     inputs: tuple[str, ...] = ()
     avoids: tuple[NodeRef, ...] = ()
     shuns: tuple[NodeRef, ...] = ()
+    spreads: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,6 +251,7 @@ class Live:
         ends_safe_s: When it will very likely have ended, infinity when nobody can know.
         stopping: Whether it was asked to end already: what it holds comes free soon.
         sized: Whether people have said another size of it since it was submitted.
+        serves: Whether it is a replica of a service.
         chip_milli: What it holds in all.
         held_by: For each thing held: row of the attempt.
         held_node: For each thing held: row of the node, or `NONE` when its cluster no longer lists it.
@@ -276,6 +279,7 @@ class Live:
     ends_safe_s: Annotated[Floats, UNKNOWN]
     stopping: Flags
     sized: Flags
+    serves: Flags
     chip_milli: Integers
     held_by: Annotated[Integers, Column(of="held")]
     held_node: Annotated[Integers, Column(of="held")]
@@ -328,6 +332,8 @@ class Pending:
         duration_safe_s: How long it will very likely run at most, infinity when nobody can know.
         blocked: Whether a job it comes after has not succeeded yet.
         paused: Whether somebody keeps it from starting.
+        serves: Whether it is a replica of a service.
+        behind: Whether another replica of its service is to have its place first.
     """
 
     jobs: tuple[JobId, ...]
@@ -341,6 +347,8 @@ class Pending:
     duration_safe_s: Annotated[Floats, UNKNOWN]
     blocked: Flags
     paused: Flags
+    serves: Flags
+    behind: Flags
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -174,6 +174,11 @@ class Waiting:
                 Limit.PAUSED,
                 "somebody has paused it, or its team, or it is held since the store went back in time",
             ),
+            (
+                pending.behind[rows] & ~pending.blocked[rows] & ~pending.paused[rows],
+                Limit.DEPENDENCY,
+                "replicas of a service start one by one, and another of its own is to have its place first",
+            ),
         ):
             if out.any():
                 bar = BindingLimit(limit=limit, where="", short_by=0.0, text=text)

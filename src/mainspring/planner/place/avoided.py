@@ -26,7 +26,7 @@ class AvoidedGroups:
     def __init__(self, snapshot: Snapshot) -> None:
         self.of: Integers = np.zeros(len(snapshot.nodes.names), dtype=np.int64)
         self._row_of: dict[NodeRef, int] = {}
-        if snapshot.avoid_nodes:
+        if snapshot.avoid_nodes or any(shape.spreads for shape in snapshot.shapes):
             self._divide(snapshot)
 
     def of_nodes(self, avoided: Iterable[NodeRef]) -> frozenset[int]:

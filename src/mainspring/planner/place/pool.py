@@ -13,6 +13,7 @@ from math import gcd, nan
 import numpy as np
 
 from mainspring.domain.fleet import NodeRef
+from mainspring.domain.hardware.care import ONLY
 from mainspring.domain.job import ANY_CHIP, MILLI, Option
 from mainspring.planner.facts.snapshot import NONE, Flags, Integers, Snapshot
 from mainspring.planner.place.avoided import AvoidedGroups
@@ -265,6 +266,7 @@ class Pools:
             and (own_chip == chip or option.chip == ANY_CHIP)
             and own_slice == shape
             and all(each in option.tolerates for each in snapshot.taints[taint])
+            and all(each in snapshot.taints[taint] for each in option.tolerates if each.startswith(ONLY))
         ]
         if not blocks:
             return None

@@ -73,7 +73,7 @@ class Entitlement:
         self._limits = Limits(tree, teams, snapshot.chips, used=used, promised=promised.tolist())
         borrowed = np.concatenate([np.array(used, dtype=np.int64).reshape(count, width) - promised, alone])
         self.shares = Shares(tree, teams, borrowed=borrowed.tolist(), lendable=pool.tolist())
-        level = attained_level(teams, policy, live.team, live.attained_chip_s)
+        level = attained_level(teams, policy, live)
         levels = len(policy.attained_levels_chip_s) + 1
         self.guarantees = Guarantees(tree, guarantee, self._lending, snapshot, held, level, levels)
         self.live_precedence = self.guarantees.live_precedence

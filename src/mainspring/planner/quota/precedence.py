@@ -9,7 +9,7 @@ import numpy as np
 
 from mainspring.domain.job import Tier
 from mainspring.planner.facts.policy import Policy
-from mainspring.planner.facts.snapshot import Floats, Integers, Teams
+from mainspring.planner.facts.snapshot import Integers, Live, Pending, Teams
 
 Precedence = tuple[int, int, int]  # Standing, rank of the tier, level of chip-time had: less comes first.
 
@@ -28,15 +28,17 @@ def code_of(precedence: Integers) -> Integers:
     return (precedence[..., 0] * TIERS + precedence[..., 1]) * LEVELS_MAX + precedence[..., 2]
 
 
-def attained_level(teams: Teams, policy: Policy, team: Integers, attained_chip_s: Floats) -> Integers:
+def attained_level(teams: Teams, policy: Policy, jobs: Pending | Live) -> Integers:
     """Returns the level each job has dropped to; 0 where the team does not take its jobs by chip-time had.
 
+    A replica of a service drops to none: it is not done sooner for having run.
+
     Args:
-        team: The team of each job.
-        attained_chip_s: What each has had.
+        jobs: Their teams, and the chip-seconds each has had.
 
     Source: Gu et al., Tiresias (NSDI'19), discretised two-dimensional least attained service.
     """
     if not teams.attained.any():
-        return np.zeros(len(team), dtype=np.int64)
-    return np.where(teams.attained[team], np.searchsorted(policy.attained_levels_chip_s, attained_chip_s), 0)
+        return np.zeros(len(jobs.team), dtype=np.int64)
+    leveled = teams.attained[jobs.team] & ~jobs.serves
+    return np.where(leveled, np.searchsorted(policy.attained_levels_chip_s, jobs.attained_chip_s), 0)

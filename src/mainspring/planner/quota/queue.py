@@ -49,7 +49,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Buckets:
-    """Jobs that are neither blocked nor paused, bucket by bucket: first what each job is, then what each bucket is.
+    """Jobs that may start, bucket by bucket: first what each job is, then what each bucket is.
 
     `next` and `end` bound the jobs of a bucket that are left. Columns that are looked at one by one are lists.
     """
@@ -112,7 +112,7 @@ class _Closed:
 
 
 class Queue:
-    """Pending jobs in order; blocked and paused ones are left out.
+    """Pending jobs in order; blocked and paused ones, and those behind others of their service, are left out.
 
     Args:
         entitlement: What teams hold, kept up to date by others while the queue is emptied.
@@ -126,14 +126,14 @@ class Queue:
         self._standing, self._share = entitlement.guarantees.standing, entitlement.shares.of
         self._levels = len(policy.attained_levels_chip_s) + 1
         self._ranks = TIERS * self._levels
-        level = attained_level(snapshot.teams, policy, pending.team, pending.attained_chip_s)
+        level = attained_level(snapshot.teams, policy, pending)
         rank = pending.tier * self._levels + level
         self._age = _ages(snapshot, now_s)
         self._sizes: list[_Chips] = [()]
         size = self._sized(snapshot)
         self._kind = (pending.team * self._ranks + rank) * len(self._sizes) + size  # Of a job: its team, rank and size.
         rows = np.argsort(self._age)
-        rows = rows[~(pending.blocked | pending.paused)[rows]]
+        rows = rows[~(pending.blocked | pending.paused | pending.behind)[rows]]
         rows = rows[np.argsort(self._kind[rows], kind="stable")]
         own = self._kind[rows]
         first = np.flatnonzero(np.append(True, own[1:] != own[:-1])) if len(rows) else rows

@@ -21,7 +21,7 @@ from mainspring.robots.arm import (
     draw_start,
 )
 from mainspring.robots.environments.drawing import BLUE, GREEN, GREY, RED, disc, ground
-from mainspring.robots.environments.port import EnvironmentFacts, FloatArray, Moment, Pixels, Purpose, Start
+from mainspring.robots.environments.port import EnvironmentFacts, EpisodeStart, FloatArray, Moment, Pixels, Purpose
 
 STEPS_MAX = 150  # The expert needs 45 to 65 steps; a policy that needs twice that has lost its way.
 TOLD_STATE_NAMES = STATE_NAMES[:-3]  # Without the goal's three numbers.
@@ -95,7 +95,7 @@ class MetaWorld:
         """See `Environment.facts`."""
         return _facts("metaworld", STATE_NAMES)
 
-    def reset(self, start: Start) -> Moment:
+    def reset(self, start: EpisodeStart) -> Moment:
         """See `Environment.reset`."""
         place = draw_start(start.purpose, seed=start.seed, index=start.index)
         return replace(self._scene.reset(place), task=TASK_TEXT)
@@ -103,6 +103,10 @@ class MetaWorld:
     def step(self, action: FloatArray) -> Moment:
         """See `Environment.step`."""
         return replace(self._scene.step(action), task=TASK_TEXT)
+
+    def expert_action(self) -> FloatArray:
+        """Returns what the scripted expert does now."""
+        return self._scene.arm.expert_action()
 
     def draw(self) -> Pixels:
         """See `Environment.draw`."""
@@ -121,7 +125,7 @@ class MetaWorldPlaces:
         """See `Environment.facts`."""
         return _facts("metaworld-places", TOLD_STATE_NAMES)
 
-    def reset(self, start: Start) -> Moment:
+    def reset(self, start: EpisodeStart) -> Moment:
         """See `Environment.reset`. Words that nobody trains on are those of evaluation."""
         place = PLACES[start.index % len(PLACES)]
         words = place.wordings if start.purpose is Purpose.TRAINING else place.unseen

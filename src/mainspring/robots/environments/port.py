@@ -26,7 +26,7 @@ class Purpose(str, Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class EpisodeStart:
     """Where an episode starts, by number: the same start is the same place whenever and by whomever it is reset to.
 
     Args:
@@ -114,7 +114,7 @@ class Environment(Protocol):
     def facts(self) -> EnvironmentFacts:
         """Returns what holds for every episode; always the same."""
 
-    def reset(self, start: Start) -> Moment:
+    def reset(self, start: EpisodeStart) -> Moment:
         """Begins an episode at a start; what happened before leaves no trace. It is not solved there."""
 
     def step(self, action: FloatArray) -> Moment:

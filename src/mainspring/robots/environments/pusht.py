@@ -10,7 +10,7 @@ from typing import Any, final
 
 import numpy as np
 
-from mainspring.robots.environments.port import EnvironmentFacts, FloatArray, Moment, Pixels, Start
+from mainspring.robots.environments.port import EnvironmentFacts, EpisodeStart, FloatArray, Moment, Pixels
 
 TASK_TEXT = "Push the T-shaped block onto the T-shaped target."  # As the published demonstrations have it.
 TABLE = 512.0  # The table's edge, in its own units.
@@ -46,7 +46,7 @@ class PushT:
             cameras=("image",) if self._pictures else (),
         )
 
-    def reset(self, start: Start) -> Moment:
+    def reset(self, start: EpisodeStart) -> Moment:
         """See `Environment.reset`."""
         low, high = (50, 50, 100, 100, -np.pi), (450, 450, 400, 400, np.pi)  # Source: the environment's own reset.
         seen, _ = self._world.reset(options={"reset_to_state": start.generator().uniform(low, high)})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import av
@@ -13,19 +12,15 @@ from mainspring.data.video.frames import SCALING
 from mainspring.domain.errors import InvalidInput
 from mainspring.robots.environments.port import EnvironmentFacts, FloatArray, Pixels
 from mainspring.robots.evaluation.playing import Actor, Seen
-from mainspring.train.evaluate import TrainedPolicy, make_player
+from mainspring.train.evaluate import TrainedPolicy, make_actor, normalised_state, tokenizer_of
 from mainspring.train.models.shapes import LanguageRecipe
 
-Words = Callable[[tuple[str, ...], FloatArray], dict[str, NDArray[Any]]]
-"""From tasks and states [lanes, S] to what a batch has of prompts, by name."""
 
-
-def actor_of(policy: TrainedPolicy, facts: EnvironmentFacts, *, seed: int, words: Words | None = None) -> Actor:
+def actor_of(policy: TrainedPolicy, facts: EnvironmentFacts, *, seed: int) -> Actor:
     """Returns the actor that a policy is in an environment.
 
     Args:
         seed: Of the policy's noise.
-        words: Makes prompts of tasks; None for a policy that hears none.
 
     Raises:
         InvalidInput: The policy is of another robot, or of none.
@@ -42,7 +37,7 @@ def actor_of(policy: TrainedPolicy, facts: EnvironmentFacts, *, seed: int, words
         got = f"{len(facts.cameras)} cameras ({', '.join(facts.cameras) or 'none'})"
         wanted = f"{signature.image_views}, which the policy looks at"
         raise InvalidInput("evaluate a policy", on=facts.name, got=got, wanted=wanted)
-    player = make_player(policy, seed=seed)
+    player, tokenizer = make_actor(policy, seed=seed), tokenizer_of(policy)
     size = (signature.image_height, signature.image_width)
 
     def act(seen: Seen, call: int) -> FloatArray:
@@ -52,8 +47,9 @@ def actor_of(policy: TrainedPolicy, facts: EnvironmentFacts, *, seed: int, words
         if signature.image_views:
             assert seen.images is not None
             batch["images"] = resized(seen.images[:, : signature.image_views], size)
-        if words is not None:
-            batch |= words(seen.tasks, seen.state)
+        if tokenizer is not None:
+            prompt = tokenizer.prompts(seen.tasks, normalised_state(policy, seen.state))
+            batch |= {"prompt": prompt.tokens, "prompt_valid": prompt.valid}
         return player(batch, call)
 
     return act

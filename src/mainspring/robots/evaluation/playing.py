@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from mainspring.domain.errors import InvalidInput
-from mainspring.robots.environments.port import Environment, FloatArray, Moment, Pixels, Start
+from mainspring.robots.environments.port import Environment, EpisodeStart, FloatArray, Moment, Pixels
 
 LANES = 16  # Environments that live at once and share a call of the policy: calls are then no longer what takes time.
 FILMS_MAX = 4  # Failures that people look at: more show the same.
@@ -51,7 +51,7 @@ class Played:
         film: Pictures at `FILM_RATE_HZ`, where the episode was filmed.
     """
 
-    start: Start
+    start: EpisodeStart
     task: str
     solved: bool
     steps: int
@@ -63,7 +63,7 @@ class _Lane:
     """One environment and the episode it is in."""
 
     world: Environment
-    start: Start
+    start: EpisodeStart
     task: str
     filmed_every: float  # Steps.
     before: FloatArray
@@ -71,7 +71,7 @@ class _Lane:
     steps: int = 0
     film: list[Pixels] = field(default_factory=list)
 
-    def begin(self, start: Start, told: str | None, *, films: bool) -> None:
+    def begin(self, start: EpisodeStart, told: str | None, *, films: bool) -> None:
         self.start = start
         self.moment = self.world.reset(start)
         self.before = self.moment.state
@@ -98,7 +98,7 @@ class _Lane:
 def play(
     make: Callable[[], Environment],
     actor: Actor,
-    starts: Sequence[Start],
+    starts: Sequence[EpisodeStart],
     *,
     told: Sequence[str] | None = None,
     films: int = FILMS_MAX,
@@ -150,7 +150,7 @@ def play(
     return tuple(done[number] for number in range(len(starts)))
 
 
-def _lane(world: Environment, start: Start, filmed_every: float) -> _Lane:
+def _lane(world: Environment, start: EpisodeStart, filmed_every: float) -> _Lane:
     nothing = np.zeros(0, np.float32)
     moment = Moment(state=nothing, solved=False)
     return _Lane(world=world, start=start, task="", filmed_every=filmed_every, before=nothing, moment=moment)

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from mainspring.domain.errors import InvalidInput
 from mainspring.domain.ids import JobId
 from mainspring.robots.evaluation.statistics import (
+    GateVerdict,
     Interval,
     Pairs,
-    Verdict,
     at_least,
     difference_interval,
     mcnemar,
@@ -135,7 +135,7 @@ class ComparisonReport:
     interval: Interval
     p_value: float
     margin: float
-    verdict: Verdict
+    verdict: GateVerdict
     starts_needed: int | None
 
 
@@ -186,7 +186,7 @@ class GateRecord:
 
     checkpoint: str
     name: str
-    verdict: Verdict
+    verdict: GateVerdict
     wanted: str
     seen: str
     evaluation: str

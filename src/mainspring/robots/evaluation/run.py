@@ -13,7 +13,7 @@ from mainspring.domain.ids import JobId
 from mainspring.domain.wire import Detail, Part
 from mainspring.objects import ObjectStore
 from mainspring.robots.environments.named import environment_named
-from mainspring.robots.environments.port import Start
+from mainspring.robots.environments.port import EpisodeStart
 from mainspring.robots.evaluation.acting import actor_of
 from mainspring.robots.evaluation.keeping import evaluation_name
 from mainspring.robots.evaluation.pictures import files_of
@@ -102,7 +102,7 @@ def evaluate(
     played: tuple[Played, ...] = ()
     if make is not None:
         actor = actor_of(policy, make().facts(), seed=asked.seed)
-        starts = [Start(seed=asked.seed, index=index) for index in range(asked.starts)]
+        starts = [EpisodeStart(seed=asked.seed, index=index) for index in range(asked.starts)]
         played = play(make, actor, starts, progress=progress)
     held_out = _held_out(store, policy, checkpoint.state, asked, cache)
     if not played and not held_out:
@@ -137,7 +137,7 @@ def _held_out(
 ) -> tuple[TaskErrors, ...]:
     """Returns the policy's errors by task on what its view holds out; none where that is nothing."""
     view_id = facts.get("view")
-    if not isinstance(view_id, str):
+    if not isinstance(view_id, str) or " " in view_id:  # Of several sources the trainer itself tells held-out losses.
         return ()
     try:
         view = open_view(store, view_id, cache, "holdout")

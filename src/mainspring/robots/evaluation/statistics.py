@@ -28,7 +28,7 @@ class Interval:
     high: float
 
 
-class Verdict(str, Enum):
+class GateVerdict(str, Enum):
     """What a gate says. Undecided is neither: more starts are needed."""
 
     PASSED = "passed"
@@ -143,7 +143,7 @@ def starts_needed(pairs: Pairs, margin: float) -> int:
     return math.ceil(z * z * disagree / margin**2)
 
 
-def not_worse(pairs: Pairs, margin: float) -> Verdict:
+def not_worse(pairs: Pairs, margin: float) -> GateVerdict:
     """Returns whether the first is, at `CONFIDENCE`, not worse than the second by more than a margin.
 
     Args:
@@ -153,7 +153,7 @@ def not_worse(pairs: Pairs, margin: float) -> Verdict:
     return _against(found, -margin)
 
 
-def at_least(solved: int, starts: int, rate: float) -> Verdict:
+def at_least(solved: int, starts: int, rate: float) -> GateVerdict:
     """Returns whether a success rate is, at `CONFIDENCE`, at least so much.
 
     Args:
@@ -163,7 +163,7 @@ def at_least(solved: int, starts: int, rate: float) -> Verdict:
     return _against(wilson(solved, starts, confidence=2 * CONFIDENCE - 1), rate)
 
 
-def _against(found: Interval, wanted: float) -> Verdict:
+def _against(found: Interval, wanted: float) -> GateVerdict:
     if found.low >= wanted:
-        return Verdict.PASSED
-    return Verdict.FAILED if found.high < wanted else Verdict.UNDECIDED
+        return GateVerdict.PASSED
+    return GateVerdict.FAILED if found.high < wanted else GateVerdict.UNDECIDED

@@ -32,6 +32,7 @@ class HealthRecord:
         begun_s: When each fault began that did anything, or looked as if it had, by its number.
         seen_s: How long after that it was in the fold.
         lemons: When each node was found to fail again and again.
+        replaced: When people repaired each node first, or replaced it: nothing is wrong with it from then on.
         closings: How many nodes were closed; `false_closings` of them for nothing.
         breakers_opened: How often too much was to be closed at once.
     """
@@ -39,6 +40,7 @@ class HealthRecord:
     begun_s: dict[int, float] = field(default_factory=dict)
     seen_s: dict[int, float] = field(default_factory=dict)
     lemons: dict[int, float] = field(default_factory=dict)
+    replaced: dict[int, float] = field(default_factory=dict)
     closings: int = 0
     false_closings: int = 0
     breakers_opened: int = 0
@@ -165,6 +167,7 @@ class HealthAtWork:
 
     def _repaired(self, row: int, operation: Operation) -> None:
         """People open what they repaired."""
+        self.record.replaced.setdefault(row, operation.now_s)
         self._fold.clear(at(row), operation.now_s)
         self._look([row], operation)
         operation.open(row)

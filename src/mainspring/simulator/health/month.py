@@ -32,6 +32,7 @@ class Month:
         missed: How many of them were known of later than `TARGETS_S`, or never; by kind, and "lemon".
         closings: How many nodes were closed, and how many of those for nothing.
         lemons: How many nodes were said to be lemons, were it, and were both.
+        cured: How many lemons were replaced for one of their faults before they were said to be any: not in `lemons`.
         badput: The part of node-time that was lost with health at work, and without.
     """
 
@@ -39,6 +40,7 @@ class Month:
     missed: Mapping[str, int]
     closings: tuple[int, int]
     lemons: tuple[int, int, int]
+    cured: int
     badput: tuple[float, float]
 
 
@@ -53,12 +55,14 @@ def month(model: FaultModel, seed: int) -> Month:
     for fault in happened:
         if record.seen_s.get(fault.number, float("inf")) > TARGETS_S[fault.kind]:
             missed[fault.kind.value] = missed.get(fault.kind.value, 0) + 1
+    cured = {row for row in drawn.lemons if row in record.replaced and row not in record.lemons}
     missed["lemon"] = sum(_is_late(row, drawn, record) for row in drawn.lemons)
     return Month(
         faults=len(happened) + len(drawn.lemons),
         missed=missed,
         closings=(record.closings, record.false_closings),
-        lemons=(len(record.lemons), len(drawn.lemons), len(drawn.lemons & record.lemons.keys())),
+        lemons=(len(record.lemons), len(drawn.lemons - cured), len(drawn.lemons & record.lemons.keys())),
+        cured=len(cured),
         badput=(badput, without),
     )
 
@@ -73,6 +77,7 @@ def figures(model: FaultModel, months: Iterable[Month]) -> Mapping[str, float]:
         / (len(every) * model.nodes * model.days / THOUSAND),
         "lemon_precision": right / max(1, said),
         "lemon_recall": right / max(1, there),
+        "lemon_recall_of_all": right / max(1, there + sum(one.cured for one in every)),
         "badput_ratio": sum(one.badput[0] for one in every) / sum(one.badput[1] for one in every),
         "badput_with": sum(one.badput[0] for one in every) / len(every),
         "badput_without": sum(one.badput[1] for one in every) / len(every),
@@ -83,4 +88,5 @@ def _is_late(row: int, drawn: Drawn, health: HealthRecord) -> bool:
     first: Fault | None = next((one for one in drawn.faults if one.lemon and one.row == row), None)
     if first is None:
         return False  # It has not failed yet.
-    return health.lemons.get(row, float("inf")) > first.at_s + LEMON_S
+    known_s = min(health.lemons.get(row, float("inf")), health.replaced.get(row, float("inf")))
+    return known_s > first.at_s + LEMON_S

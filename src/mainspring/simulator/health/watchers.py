@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from mainspring.control.store.settings import Settings
 from mainspring.domain.fleet import NodeRef
 from mainspring.domain.hardware.health import (
+    QUIET,
     REPLICAS,
     STRAGGLER,
     HealthEvent,
@@ -20,6 +22,9 @@ from mainspring.domain.hardware.health import (
 )
 from mainspring.domain.hardware.xids import xid_of
 from mainspring.domain.ids import ClusterName, JobId, NodeName
+from mainspring.node.lead.watch.hangs import DUMP_LIMIT_S, HANG_S_MIN
+from mainspring.node.lead.watch.quiet import QUIET_LEASES
+from mainspring.node.lead.watch.stragglers import WINDOW_S, WINDOWS_SLOW
 from mainspring.simulator.health.faults import Fault, FaultKind, FaultModel
 from mainspring.simulator.health.operation import flaps
 
@@ -27,9 +32,10 @@ CLUSTER = ClusterName("fleet")
 # Until something is seen, at most or about, and what it takes from there into the fold.
 LOOK_S = 1.0  # Kernel log, devices and counters are looked at once a second.
 DOWN_S = 5.0  # A link that is back sooner has flapped.
-SILENT_S = 22.5  # An agent is lost after one and a half leases, where its engine says nothing sooner.
-HANG_S = 15.0
-SLOW_S = 90.0  # Three windows in a row.
+TICK_S = 0.25  # Of a lead.
+WORD_S = 1.0  # Agents tell of progress twice a second, leads of themselves once: what is missed first comes so soon.
+STEPS_S = (1.0, 30.0)  # How long steps take, each order of magnitude as often. Ours; no source.
+LEASE_S = Settings().lease_s
 SAVE_S = 10.0  # Between two durable saves, at which replicas are compared.
 TOLD_S = 3.0  # A batch, a transaction, a tick of the loop.
 # What comes from programs, and what from a device that is of no use: see `domain.hardware.xids`.
@@ -56,12 +62,17 @@ def told(fault: Fault, model: FaultModel, now_s: float, dice: np.random.Generato
         now_s: When it begins.
     """
     blind, look_s, late_s = dice.random() < model.blind, dice.uniform(0.0, LOOK_S), dice.uniform(0.5, TOLD_S)
-    if blind and fault.kind in (FaultKind.DEVICE, FaultKind.LINK, FaultKind.SWITCH, FaultKind.ALARM):
+    if blind and fault.kind in (FaultKind.LINK, FaultKind.SWITCH, FaultKind.ALARM):
         return
-    for number, (after_s, event) in enumerate(_seen(fault, model, dice)):
+    if fault.kind in (FaultKind.HOST, FaultKind.HANG, FaultKind.SLOW):
+        look_s *= TICK_S / LOOK_S  # Leads look more often than watchers.
+    seen = _seen(fault, model, dice)
+    if blind and fault.kind is FaultKind.DEVICE:  # No watcher sees it, but ranks end there otherwise than well.
+        seen = iter([(0.0, _event("runtime", _node(fault.row), "rank-exit", job=f"job-{fault.number}"))])
+    for number, (after_s, event) in enumerate(seen):
         source = replace(event.source, session=f"f{fault.number}", sequence=number)
-        seen = replace(event, source=source, at_s=now_s + after_s + look_s)
-        yield Told(after_s=after_s + look_s + late_s, event=seen)
+        made = replace(event, source=source, at_s=now_s + after_s + look_s)
+        yield Told(after_s=after_s + look_s + late_s, event=made)
 
 
 def well(event: HealthEvent, number: int, now_s: float) -> HealthEvent:
@@ -86,11 +97,18 @@ def _seen(fault: Fault, model: FaultModel, dice: np.random.Generator) -> Iterato
             for each in range(row, row + model.leaf_nodes):
                 yield DOWN_S + dice.uniform(0.0, LOOK_S), _event("links", _link(each, 0), "link-state", fatal=True)
         case FaultKind.HOST:
-            yield dice.uniform(0.7, 1.0) * SILENT_S, _event("runtime", _node(row), "agent-lost", job="job-1")
+            yield QUIET_LEASES * LEASE_S - dice.uniform(0.0, WORD_S), _event("runtime", _node(row), QUIET, job="job-1")
         case FaultKind.HANG:
-            yield HANG_S * dice.uniform(0.5, 1.0), _event("runtime", _node(row), "hang", job=f"job-{fault.number}")
+            yield (
+                HANG_S_MIN + dice.uniform(0.0, DUMP_LIMIT_S),
+                _event("runtime", _node(row), "hang", job=f"job-{fault.number}"),
+            )
         case FaultKind.SLOW:
-            yield SLOW_S, _event("runtime", _node(row), STRAGGLER, job=f"job-{fault.number}")
+            step_s = float(np.exp(dice.uniform(*np.log(STEPS_S))))
+            yield (
+                WINDOWS_SLOW * max(WINDOW_S, step_s),
+                _event("runtime", _node(row), STRAGGLER, job=f"job-{fault.number}"),
+            )
         case FaultKind.CORRUPTION if dice.random() < model.replicated:
             yield dice.uniform(1.0, 2.0) * SAVE_S, _event("runtime", _node(row), REPLICAS, fatal=True)
         case FaultKind.CORRUPTION:

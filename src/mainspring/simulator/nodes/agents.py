@@ -48,7 +48,7 @@ class AgentPrograms:
                 self._dump(agent, message)
             case wire.EndAgent():
                 self._end(agent, message)
-            case wire.StandbyAllowed() | wire.Done() | wire.Unknown():
+            case wire.StandbyAllowed() | wire.TakeProfile() | wire.Done() | wire.Unknown():
                 pass
 
     # ------------------------------------------------------------ generations

@@ -189,7 +189,7 @@ class SimulatedLead:
         self._told_fenced |= reply is not None and reply.fenced
         answered = None if reply is None else self._reports.answered(reply)
         if reply is not None and answered not in (Answered.FENCED, Answered.DONE):
-            self.feed(effects.Acknowledged(sent_s=sent_s, gone=reply.gone))
+            self.feed(effects.Acknowledged(sent_s=sent_s, gone=reply.gone, profile=reply.profile))
         match answered:
             case Answered.FENCED:
                 self.fence()

@@ -15,6 +15,7 @@ from mainspring.domain.job import MAIN, JobSpec, Option, Tier
 from mainspring.domain.life import JobState
 from mainspring.simulator.nodes.agenda import chance, pick
 from mainspring.simulator.proof.draws import role
+from mainspring.simulator.proof.watching import NodeWatchers
 from mainspring.testing import SeededDice
 
 _BREATHING, _BREATHES = 0.1, 0.4  # Of all worlds, those where jobs shrink and grow; and how often, each step.
@@ -94,6 +95,8 @@ class People:
 
     def __init__(self, seed: int, limits: Mapping[TeamName, float]) -> None:
         self.limits = limits
+        self.watching = NodeWatchers(seed)
+        """Those of them who watch nodes."""
         self._dice = SeededDice(seed, "resizes")
         self._breathes = _BREATHES if chance(self._dice, _BREATHING) else 0.0
 

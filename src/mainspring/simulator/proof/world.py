@@ -90,6 +90,7 @@ class World:
         self._past = GoingBack(seed, url, folder)
         if self._past.wanted:  # When it went back, a store knows by the clock of then.
             self._rates = replace(self._rates, clock_jump=0.0, clock_leap=0.0)
+            self._people.watching.there = False
         self._faults = StoreFaults(SeededDice(seed, "store"), self.seen)
         self._begin()
         self._jobs: list[JobId] = []
@@ -106,8 +107,9 @@ class World:
         silences = any((self._rates.cluster_silent, calls.lost, calls.reply_lost, calls.late))
         clock = self._agenda.clock
         failover = FailoverLaws(self._gangs.hearing, clock, _POLICY.failover_s)
+        watching = self._people.watching
         self._laws = Invariants(
-            open_store(url), self._clusters, self._gangs, clock, failover=failover, silences=silences
+            open_store(url), self._clusters, self._gangs, clock, failover=failover, silences=silences, watching=watching
         )
 
     def _begin(self) -> None:
@@ -219,6 +221,7 @@ class World:
                 self._say_ends()
                 return ticks
             self._step_whole_tick()
+            self._people.watching.let_go(self._servers.first.control, self._clusters)
             self._settle_held()
             self._pass(1.0 if ticks < _BUSY_TICKS else 5.0)
             ticks += 1
@@ -331,6 +334,8 @@ class World:
             if (submit := self._people.elastic(len(self._jobs) + self._past.forgotten)) is not None:
                 self._submit(submit)
             self._say(self._people.resize(self._servers.first.control, self._live()))
+        if watched := self._people.watching.step(self._servers.first.control, self._clusters):
+            self._say(watched)
         if chance(luck, rates.crash):
             self._crash()
         if self._servers.stale and chance(luck, 0.3):

@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from mainspring.data import Batch, View
+from mainspring.data import Batch, View, gather
 from mainspring.data.features import STATE
 from mainspring.data.loader.order import Integers
 from mainspring.domain.errors import InvalidInput
-from mainspring.train.feed import fitted
+from mainspring.train.feed import fitted, history_of
 from mainspring.train.inputs.sources import OpenSource, Sources
 from mainspring.train.models.shapes import LanguageRecipe, VlaRecipe
 from mainspring.train.models.vla import check_prompt
@@ -114,6 +114,18 @@ class Fitting:
         if self._data.masked and one.cameras:
             arrays["image_valid"] = np.tile(np.asarray([bool(name) for name in one.cameras]), (count, 1))
         return arrays
+
+    def gathered(self, one: OpenSource, view: View, rows: Integers) -> dict[str, NDArray[Any]]:
+        """Returns what a policy sees of any rows of one side of a source, images too: for a look.
+
+        Args:
+            one: The source.
+            view: Its side.
+            rows: Of that.
+        """
+        policy = self._policy
+        batch = gather(view, rows, horizon=policy.horizon, history=history_of(policy), cameras=one.cameras)
+        return self.of(one, view, rows, batch)
 
     def _normalised(self, one: OpenSource, state_BS: NDArray[Any]) -> NDArray[Any]:
         assert self._statistics is not None

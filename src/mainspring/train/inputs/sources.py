@@ -6,7 +6,7 @@ It is asked here, once, before the first step, so that what is wrong is told by 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,14 +15,15 @@ from mainspring.data.features import ACTION, STATE
 from mainspring.data.loader.loader import Component, Fit, Loader, Sampling
 from mainspring.domain.errors import InvalidInput, NotFound, nearest
 from mainspring.train.feed import history_of
-from mainspring.train.models.shapes import LanguageRecipe, Signature
+from mainspring.train.models.shapes import LanguageRecipe, Signature, VlaRecipe
+from mainspring.train.models.vla import check_width
 from mainspring.train.policy import check_relative
 from mainspring.train.recipe import Recipe
 from mainspring.train.robots import RobotRecipe, SourceRecipe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Source:
+class GivenView:
     """A view that a run learns from.
 
     Args:
@@ -45,7 +46,7 @@ class OpenSource:
         cameras: At each of the policy's views, "" for one that the robot lacks; () for a policy without eyes.
     """
 
-    source: Source
+    source: GivenView
     recipe: SourceRecipe
     kind: RobotRecipe
     robot: int
@@ -67,14 +68,15 @@ class Sources:
     Args:
         recipe: Names them.
         given: A view, or a source for each that the recipe names.
+        signature: Of a policy that is there already, and perhaps wider than these; None for what they have.
 
     Raises:
         InvalidInput: They are not those of the recipe, or not what its policy needs: see `docs/training.md`.
         NotFound: One of the recipe's is not given.
     """
 
-    def __init__(self, recipe: Recipe, given: View | Sequence[Source]) -> None:
-        sources = (Source(view=given),) if isinstance(given, View) else tuple(given)
+    def __init__(self, recipe: Recipe, given: View | Sequence[GivenView], signature: Signature | None = None) -> None:
+        sources = (GivenView(view=given),) if isinstance(given, View) else tuple(given)
         self.recipe = recipe
         self.opened = tuple(self._opened(named, sources) for named in recipe.data.sources)
         names = [named.name for named in recipe.data.sources]
@@ -84,9 +86,9 @@ class Sources:
                 raise InvalidInput("open a run's sources", on=recipe.name, got=got, wanted=nearest(source.name, names))
         for one in self.opened:
             self._check(one)
-        self.signature = self._signature()
+        self.signature = self._signature() if signature is None else signature
 
-    def _opened(self, named: SourceRecipe, given: Sequence[Source]) -> OpenSource:
+    def _opened(self, named: SourceRecipe, given: Sequence[GivenView]) -> OpenSource:
         found = [source for source in given if source.name == named.name]
         if len(found) != 1:
             raise NotFound(
@@ -148,13 +150,16 @@ class Sources:
             return Signature(state_dim=0, action_dim=0)
         first = self.opened[0]
         views, size = len(first.cameras), first.view.manifest.recipe.image_size if first.cameras else 0
-        return Signature(
+        signature = Signature(
             state_dim=max(one.dims(STATE) for one in self.opened),
             action_dim=max(one.dims(ACTION) for one in self.opened),
             image_views=views,
             image_height=size,
             image_width=size,
         )
+        if isinstance(policy, VlaRecipe):
+            check_width(policy, signature)
+        return signature
 
     def components(self, robot: int | None = None) -> list[Component]:
         """Returns what a loader mixes.
@@ -178,6 +183,23 @@ class Sources:
             InvalidInput: The batch cannot be shared equally, or the sources' pictures differ.
         """
         return Loader(self.components(), sampling_of(self.recipe), rank=rank, world_size=world_size, fit=fit)
+
+
+def with_source(recipe: Recipe, name: str) -> Recipe:
+    """Returns a recipe with one of its sources alone: to look at that side of a mixture.
+
+    Args:
+        recipe: The recipe.
+        name: Of the source.
+
+    Raises:
+        NotFound: There is none of that name.
+    """
+    found = [source for source in recipe.data.sources if source.name == name]
+    if not found:
+        names = [source.name for source in recipe.data.sources]
+        raise NotFound("find a source", on=recipe.name, got=repr(name), wanted=nearest(name, names))
+    return replace(recipe, data=replace(recipe.data, sources=tuple(found)))
 
 
 def sampling_of(recipe: Recipe) -> Sampling:

@@ -50,7 +50,7 @@ def act_model(policy: ActRecipe) -> Model:
     return Model(
         initial_weights=lambda key, signature: drawn(key, _fresh_act(policy, signature)),
         loss=partial(_loss, policy),
-        sample=lambda weights, batch, key: chunk_of(
+        sample=lambda weights, batch, keys_B, guidance: chunk_of(
             weights, policy, batch, jnp.zeros((len(batch["state"]), policy.style_dim))
         ),
     )

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 
 from mainspring.train.models.arrays import Arrays, Weights, dense, drawn, fresh_layer, normal_rows, split_rows
 from mainspring.train.models.images import convolved, fresh_convolutions, with_varied_images
-from mainspring.train.models.matching import encode_time, flowed, velocity_error
+from mainspring.train.models.matching import Guidance, encode_time, flowed, velocity_error
 from mainspring.train.models.model import Model, sum_of_valid
 from mainspring.train.models.shapes import ImageRecipe, PolicyRecipe, Signature
 
@@ -37,6 +37,7 @@ def flow_model(policy: PolicyRecipe) -> Model:
         initial_weights=lambda key, signature: drawn(key, _fresh_weights(policy, signature)),
         loss=partial(_loss, policy),
         sample=partial(_sample, policy),
+        guided=True,
     )
 
 
@@ -133,8 +134,10 @@ def _loss(policy: PolicyRecipe, weights: Weights, batch: Arrays, keys_B: jax.Arr
     return sum_of_valid(error_BT, batch["valid"])
 
 
-def _sample(policy: PolicyRecipe, weights: Weights, batch: Arrays, key: jax.Array) -> jax.Array:
+def _sample(
+    policy: PolicyRecipe, weights: Weights, batch: Arrays, keys_B: jax.Array, guidance: Guidance | None
+) -> jax.Array:
     seen_BK = observe(weights, policy, batch)
-    count, horizon = len(batch["state"]), policy.horizon
-    noise_BTA = jax.random.normal(key, (count, horizon, len(weights["leave"]["bias"]) // horizon))
-    return flowed(partial(velocity, weights, policy, seen_BK), noise_BTA, policy.flow_steps)
+    chunk = (len(batch["state"]), policy.horizon, len(weights["leave"]["bias"]) // policy.horizon)
+    noise_BTA = normal_rows(keys_B, jnp.zeros(chunk))
+    return flowed(partial(velocity, weights, policy, seen_BK), noise_BTA, policy.flow_steps, guidance)

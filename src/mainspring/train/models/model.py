@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import jax
 
 from mainspring.train.models.arrays import Arrays, Weights
+from mainspring.train.models.matching import Guidance
 from mainspring.train.models.shapes import Signature
 
 
@@ -23,13 +24,15 @@ class Model:
         initial_weights: From a random key and a signature to fresh weights.
         loss: From weights, a batch and a random key for each of its rows to the sum of the loss over all valid steps. A
             row draws by its own key alone: the sum of a batch is that of its parts.
-        sample: From weights, a batch and a random key to chunks of actions [B,T,A]; a model of more action dimensions
-            than the robot has gives all of its own.
+        sample: From weights, a batch, a random key for each of its rows and perhaps guidance to chunks of actions
+            [B,T,A]; a model of more action dimensions than the robot has gives all of its own.
+        guided: Whether `sample` heeds guidance.
     """
 
     initial_weights: Callable[[jax.Array, Signature], Weights]
     loss: Callable[[Weights, Arrays, jax.Array], jax.Array]
-    sample: Callable[[Weights, Arrays, jax.Array], jax.Array]
+    sample: Callable[[Weights, Arrays, jax.Array, Guidance | None], jax.Array]
+    guided: bool = False
 
 
 def sum_of_valid(error_BT: jax.Array, valid_BT: jax.Array) -> jax.Array:

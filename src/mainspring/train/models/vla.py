@@ -35,7 +35,7 @@ from mainspring.train.models.arrays import (
 from mainspring.train.models.attention import block_causal
 from mainspring.train.models.gemma import embed, fresh_gemma
 from mainspring.train.models.images import with_varied_images
-from mainspring.train.models.matching import encode_time, flowed, velocity_error
+from mainspring.train.models.matching import Guidance, encode_time, flowed, velocity_error
 from mainspring.train.models.model import Model, sum_of_valid
 from mainspring.train.models.shapes import Signature, VlaKind, VlaRecipe
 from mainspring.train.models.siglip import encode_image, fresh_siglip
@@ -53,11 +53,28 @@ def vla_model(policy: VlaRecipe) -> Model:
         policy: The policy's shape.
     """
     return Model(
-        initial_weights=partial(_initial_weights, policy), loss=partial(_loss, policy), sample=partial(_sample, policy)
+        initial_weights=partial(_initial_weights, policy),
+        loss=partial(_loss, policy),
+        sample=partial(_sample, policy),
+        guided=True,
     )
 
 
 def _initial_weights(policy: VlaRecipe, key: jax.Array, signature: Signature) -> Weights:
+    check_width(policy, signature)
+    return drawn(key, fresh_vla(policy))
+
+
+def check_width(policy: VlaRecipe, signature: Signature) -> None:
+    """Checks that a policy is wide enough for the data.
+
+    Args:
+        policy: The policy's shape.
+        signature: The data's dimensions.
+
+    Raises:
+        InvalidInput: It has fewer dimensions.
+    """
     most = max(signature.state_dim, signature.action_dim)
     if most > policy.action_dim:
         raise InvalidInput(
@@ -66,7 +83,6 @@ def _initial_weights(policy: VlaRecipe, key: jax.Array, signature: Signature) ->
             wanted=f"at most {policy.action_dim}",
             next_step=f"set policy.action_dim to {most}",
         )
-    return drawn(key, fresh_vla(policy))
 
 
 def _loss(policy: VlaRecipe, weights: Weights, batch: Arrays, keys_B: jax.Array) -> jax.Array:
@@ -86,10 +102,14 @@ def draw_time(keys_B: jax.Array) -> jax.Array:
     return 1.0 - (papers_time_B * (1.0 - TIME_LEAST) + TIME_LEAST)
 
 
-def _sample(policy: VlaRecipe, weights: Weights, batch: Arrays, key: jax.Array) -> jax.Array:
+def _sample(
+    policy: VlaRecipe, weights: Weights, batch: Arrays, keys_B: jax.Array, guidance: Guidance | None
+) -> jax.Array:
     state_BA = _widened(batch["state"], policy.action_dim)
-    noise_BTA = jax.random.normal(key, (len(state_BA), policy.horizon, policy.action_dim))
-    return flow_from(weights, policy, {**batch, "state": state_BA}, noise_BTA)
+    noise_BTA = normal_rows(keys_B, jnp.zeros((len(state_BA), policy.horizon, policy.action_dim)))
+    if guidance is not None:
+        guidance = guidance._replace(chunk_BTA=_widened(guidance.chunk_BTA, policy.action_dim))
+    return flow_from(weights, policy, {**batch, "state": state_BA}, noise_BTA, guidance)
 
 
 def _widened(x: jax.Array, dimensions: int) -> jax.Array:
@@ -294,7 +314,9 @@ def flow_error(
     return velocity_error(moving, batch["actions"], noise_BTA, time_B)
 
 
-def flow_from(weights: Weights, policy: VlaRecipe, batch: Arrays, noise_BTA: jax.Array) -> jax.Array:
+def flow_from(
+    weights: Weights, policy: VlaRecipe, batch: Arrays, noise_BTA: jax.Array, guidance: Guidance | None = None
+) -> jax.Array:
     """Returns the chunks that given noise flows to, [B,T,A], by `flow_steps` Euler steps; the prefix is read once.
 
     Args:
@@ -302,8 +324,9 @@ def flow_from(weights: Weights, policy: VlaRecipe, batch: Arrays, noise_BTA: jax
         policy: The policy's shape.
         batch: As for `embed_prefix`; states of the model's dimensions.
         noise_BTA: Where the flow begins.
+        guidance: What the chunks are to go on from, None for nothing.
     """
     seen = read_prefix(weights, policy, batch)
     seen = ReadPrefix(layers_of(seen.cache), seen.valid_BP)
     weights = {**weights, "expert": unstacked(weights["expert"])}
-    return flowed(partial(velocity, weights, policy, seen, batch["state"]), noise_BTA, policy.flow_steps)
+    return flowed(partial(velocity, weights, policy, seen, batch["state"]), noise_BTA, policy.flow_steps, guidance)

@@ -26,7 +26,7 @@ def tokens_of(recipe: Recipe, signature: Signature) -> int:
         case ActRecipe():
             edges = (signature.image_height, signature.image_width)
             halvings = 0 if policy.image is None else len(policy.image.channels)
-            height, width = (-(-edge // 2**halvings) for edge in edges)
+            height, width = (-(-edge // (1 << halvings)) for edge in edges)
             return recipe.batch_size * (2 + views * height * width + policy.horizon + policy.tokens)
         case PolicyRecipe() | LanguageRecipe():
             return recipe.batch_size * policy.horizon

@@ -48,6 +48,11 @@ class Measures(NamedTuple):
     upset: float
     usual: float
 
+    @property
+    def told(self) -> dict[str, float]:
+        """Returns those that people are told, by name."""
+        return {name: getattr(self, name) for name in ("loss", "gradient_norm", "parameter_norm", "learning_rate")}
+
     @staticmethod
     def of(array: NDArray[np.float32]) -> Measures:
         """Returns the measures in an array that came from the device."""
@@ -98,7 +103,8 @@ def make_update(recipe: Recipe, mesh: jax.sharding.Mesh) -> jax.stages.Wrapped:
             "usual": 0.0 if state.usual is None else state.usual[0],
         }
         array = jnp.stack([jnp.asarray(measured[name], jnp.float32) for name in Measures._fields])
-        return place(after, state_shardings(after, mesh, recipe.mesh)), array
+        everywhere = jax.sharding.NamedSharding(mesh, WHOLE)
+        return place(after, state_shardings(after, mesh, recipe.mesh)), place(array, everywhere)
 
     return jax.jit(update, donate_argnums=0)
 

@@ -5,6 +5,7 @@ Decides what is recorded, trained and killed when; every step is an ordinary cal
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
@@ -38,14 +39,25 @@ from mainspring.domain.life import JobState, ended
 from mainspring.domain.wire import RankStatus
 from mainspring.domain.wire.events.leads import GenerationResumedEvent
 from mainspring.engines.local.config import LocalCluster
+from mainspring.robots.environments.metaworld import PLACES, TOLD_STATE_NAMES
+from mainspring.robots.evaluation.cells import cell_name
 from mainspring.robots.recorder import record_episodes
-from mainspring.train.recipe import recipe_named
+from mainspring.train.recipe import changed, recipe_named
+from mainspring.train.robots import BYTES
 
 MARKER = "demo"  # A home folder with this file in it was made by the demo, and may be made anew.
 REPLICAS = 2
 ON = ("h100@1.0", "v5e@0.45")  # Relative speed of one chip at this job: what makes the dearer chip the cheaper choice.
 ARM_VIEW = ViewRecipe(holdout_fraction=0.0)  # It is evaluated by driving the arm from starts it never saw.
 JOB_S_MAX = 1_200.0
+EPISODES, STARTS = 200, 100
+TOLD = "vla_tiny"  # The recipe of the show in which words alone tell the goal.
+TOLD_EPISODES, TOLD_STARTS = 60, 50  # Of each place.
+TOLD_CHANGES = {  # It sees no pictures, and hears its task.
+    "policy": {"image": None, "relative_actions": False, "action_dim": len(TOLD_STATE_NAMES), "prompt_length": 48},
+    "data": {"tokenizer": BYTES},
+    "steps": 4_000,
+}
 PLACED_S_MAX = 10.0
 END_S_MAX = 30.0
 
@@ -56,16 +68,18 @@ class DemoOptions:
 
     Args:
         data: A LeRobot dataset on disk in place of the simulated arm.
-        episodes: Episodes to record.
+        recipe: `TOLD` for the show in which words alone tell the goal; "" for the main one.
+        episodes: Episodes to record; 0 for the show's own number.
         steps: Training steps; 0 for the recipe's own number.
-        starts: Unseen starts to evaluate on.
+        starts: Unseen starts to evaluate on, of each place where words tell it; 0 for the show's own number.
         seed: Of recording and evaluation.
     """
 
     data: Path | None = None
-    episodes: int = 200
+    recipe: str = ""
+    episodes: int = 0
     steps: int = 0
-    starts: int = 100
+    starts: int = 0
     seed: int = 0
 
 
@@ -159,8 +173,10 @@ class Demo:
         self.lab = lab
         self.options = options
         self.stage = stage
-        self.recipe = "video" if options.data else "arm"
-        self.dataset = "demo-recordings" if options.data else "pick-place"
+        self.told = options.recipe == TOLD
+        self.recipe = options.recipe or ("video" if options.data else "arm")
+        self.dataset = "demo-recordings" if options.data else "pick-place-told" if self.told else "pick-place"
+        self.changes: Mapping[str, object] = TOLD_CHANGES if self.told else {}
         self.wall_s: dict[str, float] = {}
 
     def run(self) -> DemoReport:
@@ -194,10 +210,11 @@ class Demo:
             self.lab.up(port=0)
             self.lab.clusters.wait()  # The plan is to weigh them all.
             words = ["--recipe", self.recipe, *(["--steps", str(self.options.steps)] if self.options.steps else [])]
+            words += ["--changes", json.dumps(self.changes)] if self.changes else []
             submitted = self.lab.run(self._spec("train", view, report.version.name, *words))
             self._show_why(submitted)
         with self._step("train"):
-            total = self.options.steps or recipe_named(self.recipe).steps
+            total = self.options.steps or changed(recipe_named(self.recipe), self.changes).steps
             trained = self._train_through(blows, submitted, total)
         with self._step("evaluate"):
             evaluated = self._evaluate(trained, view, report)
@@ -241,12 +258,14 @@ class Demo:
 
     def _record(self) -> Path:
         folder = self.lab.home.path / "recordings"
+        count = self.options.episodes or (TOLD_EPISODES * len(PLACES) if self.told else EPISODES)
         with self._step("record"), progress_bar() as bar:
-            task = bar.add_task("record", total=self.options.episodes, note="a scripted expert drives a simulated arm")
+            task = bar.add_task("record", total=count, note="a scripted expert drives a simulated arm")
             record_episodes(
                 folder,
-                count=self.options.episodes,
+                count=count,
                 seed=self.options.seed,
+                told=self.told,
                 progress=lambda done: bar.update(task, completed=done),
             )
         return folder
@@ -292,7 +311,8 @@ class Demo:
 
     def _evaluate(self, trained: JobView, view: ViewManifest, report: IngestReport) -> JobView:
         assert report.version is not None
-        words = ["--job", trained.id, "--starts", str(self.options.starts), "--seed", str(self.options.seed)]
+        starts = self.options.starts or (TOLD_STARTS if self.told else STARTS)
+        words = ["--job", trained.id, "--starts", str(starts), "--seed", str(self.options.seed)]
         submitted = self.lab.run(self._spec("evaluate", view, report.version.name, *words, replicas=1))
         with progress_bar() as bar:
             task = bar.add_task("evaluate", total=None, note="")
@@ -342,6 +362,16 @@ def _succeeded(view: JobView) -> JobView:
     return view
 
 
+def _cells_text(result: Mapping[str, str | int | float | bool]) -> str:
+    """Returns how often each place was reached, a line for each that was told."""
+    lines = []
+    for told in PLACES:
+        rates = [float(result[cell_name(told.name, wanted.name)]) for wanted in PLACES]
+        shown = ", ".join(f"{wanted.name} {rate:.2f}" for wanted, rate in zip(PLACES, rates, strict=True))
+        lines.append(f"told {told.name}: {shown}")
+    return "\n".join(lines)
+
+
 def _below_here(path: Path) -> str:
     """Returns a path as a shell reads it, short when it lies below this folder."""
     here = Path.cwd()
@@ -356,10 +386,14 @@ def summary(report: DemoReport) -> RenderableType:
     """
     trained = f"{report.cluster}, {REPLICAS} ranks, {report.steps} steps, {report.generations} generations"
     recovery = f"{report.kill_to_next_step_s:.1f} s from kill to next step, {report.repeated_steps} steps repeated"
+    cells = {cell_name(told.name, wanted.name) for told in PLACES for wanted in PLACES}
     result = {
         name.replace("_", " "): f"{value:.3f}" if isinstance(value, float) else str(value)
         for name, value in sorted(report.result.items())
+        if name not in cells
     }
+    if cells <= set(report.result):
+        result["success"] = _cells_text(report.result)
     walls = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in report.wall_s.items())
     look = (
         *([] if shutil.which("ms") else [f"export PATH={_below_here(Path(sys.executable).parent)}:$PATH"]),

@@ -12,16 +12,16 @@ import typer
 
 from mainspring.app.base.specs import OPTION_FORM, duration_from
 from mainspring.app.cli.arguments import Json, LabContext
-from mainspring.app.render import evaluations as look
 from mainspring.app.render.progress import progress_bar
 from mainspring.app.render.tables import show
+from mainspring.app.render.training import evaluations as look
 from mainspring.app.sdk.evaluations import STARTS, EvaluationVerbs
 from mainspring.domain.errors import InvalidInput, NotFound
 from mainspring.domain.ids import TeamName
 from mainspring.domain.job import LAB
 from mainspring.robots.environments.named import ENVIRONMENTS
 from mainspring.robots.evaluation.keeping import evaluation_folder
-from mainspring.robots.evaluation.statistics import Verdict
+from mainspring.robots.evaluation.statistics import GateVerdict
 
 app = typer.Typer()
 rules = typer.Typer()
@@ -147,7 +147,7 @@ def compare_command(
             progress=progress,
         )
     show(found, as_json=as_json, look=lambda: look.comparison_panel(found))
-    if found.verdict is not Verdict.PASSED:
+    if found.verdict is not GateVerdict.PASSED:
         raise typer.Exit(1)
 
 
@@ -182,7 +182,7 @@ def gate_command(
         )
     none = "No gates yet. Try: ms eval gate JOB@STEP NAME --at-least 0.9 --env metaworld"
     show(found, as_json=as_json, look=lambda: look.gates_table(found, now_s=time.time()) if found else none)
-    if not found or any(each.verdict is not Verdict.PASSED for each in found):
+    if not found or any(each.verdict is not GateVerdict.PASSED for each in found):
         raise typer.Exit(1)
 
 

@@ -11,6 +11,7 @@ import typer
 from mainspring.app.cli.arguments import Json, LabContext
 from mainspring.app.render.nodes.tables import events_list, incidents_table, rules_table
 from mainspring.app.render.tables import show
+from mainspring.domain.answers import NewVerdict
 from mainspring.domain.answers import Reason as Words
 from mainspring.domain.hardware.health import HealthEvent, HealthSource, Repair, Scope, ScopeKind, Strategy
 from mainspring.domain.ids import ClusterName, NodeName
@@ -65,6 +66,22 @@ def demote(context: LabContext, rule: Rule, reason: Reason, as_json: Json = Fals
     """Put a rule back into shadow: what it finds is told alone, and what was closed for it is opened."""
     made = context.obj.demote_rule(rule, reason=reason)
     show(made, as_json=as_json, look=lambda: f"Rule {rule} is in shadow.")
+
+
+@app.command()
+def judge(
+    context: LabContext,
+    rule: Rule,
+    node: Annotated[str, typer.Argument(help="A node for which it held.", metavar="NODE")],
+    cluster: Annotated[str, typer.Option(help="Its cluster.", metavar="CLUSTER")],
+    reason: Reason,
+    right: Annotated[bool, typer.Option("--right/--wrong", help="Whether anything of the node had failed.")],
+    as_json: Json = False,
+) -> None:
+    """Say whether a rule was right of a node, the last time it held: by that its precision is measured."""
+    made = context.obj.judge_rule(rule, cluster, node, NewVerdict(right=right, reason=reason))
+    told = f"Rule {rule} was right {made.right} of {made.right + made.wrong} times."
+    show(made, as_json=as_json, look=lambda: told)
 
 
 @app.command("reset-breaker")

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
 
 from mainspring.app.cli.arguments import Json, LabContext
-from mainspring.app.render.nodes.tables import closure_text, history_table, node_panel, nodes_table
-from mainspring.app.render.tables import ERRORS, show
+from mainspring.app.render.nodes.tables import (
+    closure_text,
+    history_table,
+    maintenance_table,
+    node_panel,
+    nodes_table,
+)
+from mainspring.app.render.tables import ERRORS, clock_text, show
 from mainspring.app.sdk.lab import Lab
-from mainspring.domain.answers import ClosureKind, NewClosure, NodeClosure, NodeView
+from mainspring.domain.answers import ClosureKind, NewClosure, NewMaintenance, NodeClosure, NodeView
 from mainspring.domain.errors import InvalidInput, NotFound, nearest
 from mainspring.domain.fleet import NodeCondition
 from mainspring.domain.hardware.health import HealthState
-from mainspring.domain.ids import ClusterName
+from mainspring.domain.ids import ClusterName, NodeName
 from mainspring.domain.routes import LIST_MAX
 
 SHOWN = 20  # Events and changes of one node.
@@ -118,6 +125,75 @@ def release(context: LabContext, nodes: Nodes, reason: Reason, cluster: Cluster 
     for node in nodes:
         opened += context.obj.open_node(name, node, kind=ClosureKind.QUARANTINE, reason=reason)
     _show_opened(context.obj, name, nodes, opened, as_json=as_json)
+
+
+maintenance = typer.Typer(help="Announce maintenance of nodes: plans lead around it.")
+app.add_typer(maintenance, name="maintenance")
+
+
+@maintenance.command("new")
+def new_maintenance(
+    context: LabContext,
+    cluster: Annotated[str, typer.Argument(help="Their cluster.", metavar="CLUSTER")],
+    begins: Annotated[
+        str, typer.Option("--from", help="When it begins: 2027-01-31T06:00, in UTC unless it says otherwise; or +12h.")
+    ],
+    hours: Annotated[float, typer.Option(min=0.0, help="How long it takes.")],
+    reason: Reason,
+    nodes: Annotated[list[str] | None, typer.Argument(help="Nodes; all where none is named.", metavar="NODE")] = None,
+    as_json: Json = False,
+) -> None:
+    """Announce maintenance: nothing starts that it would end, and what runs moves, saved, before it begins."""
+    names = tuple(NodeName(node) for node in nodes or ())
+    asked = NewMaintenance(nodes=names, from_s=begin_s(begins, time.time()), hours=hours, reason=reason)
+    made = context.obj.announce_maintenance(cluster, asked)
+    told = f"Maintenance {made.number} of {cluster} begins {clock_text(made.from_s, now_s=time.time())}."
+    show(made, as_json=as_json, look=lambda: told)
+
+
+@maintenance.command("ls")
+def list_maintenance(
+    context: LabContext,
+    cluster: Annotated[str, typer.Option(help="Of this cluster alone.", metavar="CLUSTER")] = "",
+    past: Annotated[bool, typer.Option("--past", help="Also what is over.")] = False,
+    as_json: Json = False,
+) -> None:
+    """List maintenance that is announced."""
+    found = context.obj.maintenance(cluster=cluster or None, past=past)
+    none = "No maintenance is announced."
+    show(found, as_json=as_json, look=lambda: maintenance_table(found, now_s=time.time()) if found else none)
+
+
+@maintenance.command("rm")
+def remove_maintenance(
+    context: LabContext,
+    number: Annotated[int, typer.Argument(help="Its number: ms node maintenance ls", metavar="NUMBER")],
+    reason: Reason,
+    as_json: Json = False,
+) -> None:
+    """Withdraw maintenance that was announced, or end it before its time."""
+    gone = context.obj.withdraw_maintenance(str(number), reason=reason)
+    show(gone, as_json=as_json, look=lambda: f"Maintenance {number} of {gone.cluster} is withdrawn.")
+
+
+def begin_s(text: str, now_s: float) -> float:
+    """Returns when something begins, in seconds since the Unix epoch.
+
+    Args:
+        text: As ISO 8601 has it, in UTC unless it says otherwise; or "+12h", "+30m", "+2d" from now.
+
+    Raises:
+        InvalidInput: It is neither.
+    """
+    units = {"m": 60.0, "h": 3_600.0, "d": 86_400.0}
+    try:
+        if text.startswith("+"):
+            return now_s + float(text[1:-1]) * units[text[-1]]
+        told = datetime.fromisoformat(text)
+        return (told if told.tzinfo is not None else told.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, KeyError, IndexError, OverflowError) as error:
+        wanted = "2027-01-31T06:00, or +12h from now"
+        raise InvalidInput("read a time", on="--from", got=repr(text)[:80], wanted=wanted) from error
 
 
 def _close(

@@ -62,29 +62,15 @@ def train(
 
     Try it: ms train pi0 --lora --from pi0_base/params --view $VIEW --on rtx4090
     """
-    lab = context.obj
-    base, checkpoint = find_recipe(name), ""
-    recipe = _with_options(find_recipe(name, settings or ()), statistics=statistics, lora=lora)
+    lab, checkpoint = context.obj, ""
     if begin and not Path(begin).exists():
         found = CheckpointFinder(lab).steps(begin)
         begin = checkpoint = f"{found.job}@{found.steps[0]}"
-    elif begin:
-        begin = str(Path(begin).resolve())
-    if begin:
-        init = {**(to_plain(recipe)["init"] or {}), "path": begin}
-        recipe = changed(recipe, {"init": init})
-    elif statistics is not None:
-        raise InvalidInput("train", got="--statistics alone", wanted="--from beside it: they are those of its weights")
+    recipe = _begun(find_recipe(name, settings or ()), begin, statistics=statistics, lora=lora)
     _check(lab, recipe, view)
-    changes = differing(to_plain(base), to_plain(recipe))
-    command = ["python", "-m", "mainspring", "train", "--objects", lab.home.objects_url(lab.home.config())]
-    command += ["--cache", str(lab.home.cache), "--recipe", name]
-    for each in view:
-        command += ["--view", each]
-    command += ["--changes", json.dumps(changes)] if changes else []
     run(
         context,
-        command,
+        _command(lab, name, recipe, view),
         name=job_name or recipe.name,
         on=on,
         replicas=replicas,
@@ -102,16 +88,30 @@ def train(
     )
 
 
-def _with_options(recipe: Recipe, *, statistics: Path | None, lora: bool) -> Recipe:
+def _begun(recipe: Recipe, begin: str, *, statistics: Path | None, lora: bool) -> Recipe:
+    """Returns a recipe that begins with given weights."""
     if lora and not isinstance(recipe.policy, VlaRecipe):
         raise InvalidInput(
             "learn adapters", on=recipe.name, got="a policy that is no VLA", wanted="a VLA", next_step="set lora itself"
         )
     if lora and recipe.lora is None:
         recipe = changed(recipe, {"lora": to_plain(VLA_LORA)})
-    if statistics is not None:
-        recipe = changed(recipe, {"init": {"path": "", "statistics": str(statistics.resolve())}})
+    if statistics is not None and not begin:
+        raise InvalidInput("train", got="--statistics alone", wanted="--from beside it: they are those of its weights")
+    if begin:
+        path = str(Path(begin).resolve()) if Path(begin).exists() else begin
+        given = {"path": path, **({"statistics": str(statistics.resolve())} if statistics is not None else {})}
+        recipe = changed(recipe, {"init": given})
     return recipe
+
+
+def _command(lab: sdk.Lab, name: str, recipe: Recipe, views: list[str]) -> list[str]:
+    """Returns the program and its arguments: the recipe by its name, and what of it is another."""
+    command = ["python", "-m", "mainspring", "train", "--objects", lab.home.objects_url(lab.home.config())]
+    command += ["--cache", str(lab.home.cache), "--recipe", name]
+    command += [word for view in views for word in ("--view", view)]
+    changes = differing(to_plain(find_recipe(name)), to_plain(recipe))
+    return [*command, "--changes", json.dumps(changes)] if changes else command
 
 
 def _check(lab: sdk.Lab, recipe: Recipe, views: list[str]) -> None:
@@ -119,7 +119,7 @@ def _check(lab: sdk.Lab, recipe: Recipe, views: list[str]) -> None:
     from mainspring.data import open_view
     from mainspring.objects import Blob, fetch_blob
     from mainspring.train.inputs.fitting import Fitting
-    from mainspring.train.inputs.sources import Source, Sources
+    from mainspring.train.inputs.sources import GivenView, Sources
 
     store, cache = lab.objects(), lab.home.cache / "views"
 
@@ -130,13 +130,16 @@ def _check(lab: sdk.Lab, recipe: Recipe, views: list[str]) -> None:
         raise AssertionError("nothing is decoded here")
 
     sources = [
-        Source(
+        GivenView(
             name=each.rpartition("=")[0],
             view=open_view(store, each.rpartition("=")[2], cache, "train", files=files, ranges=ranges),
         )
         for each in views
     ]
-    Fitting(Sources(recipe, sources)).check_tasks()
+    opened = Sources(recipe, sources)
+    fitting = Fitting(opened)
+    fitting.check_tasks()
+    opened.loader(rank=0, world_size=1, fit=fitting)
 
 
 def differing(base: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from mainspring.domain.answers import (
     HealthEventView,
     HealthRuleView,
     Incident,
+    MaintenanceWindow,
     NodeChange,
     NodeClosure,
     NodeView,
@@ -105,6 +106,20 @@ def history_table(history: Sequence[NodeChange], *, now_s: float) -> RenderableT
     )
 
 
+def maintenance_table(windows: Sequence[MaintenanceWindow], *, now_s: float) -> RenderableType:
+    """Returns one row a window of maintenance.
+
+    Args:
+        windows: In order of when they begin.
+    """
+    made = Listing(">NUMBER", "CLUSTER", "NODES", "FROM", "UNTIL", "?BY", "~REASON")
+    for one in windows:
+        nodes = ", ".join(one.nodes[:3]) + (f" and {len(one.nodes) - 3} more" if len(one.nodes) > 3 else "")
+        begins, ends = clock_text(one.from_s, now_s=now_s), clock_text(one.until_s, now_s=now_s)
+        made.add_row(str(one.number), one.cluster, nodes or "all", begins, ends, one.by, one.reason)
+    return made
+
+
 def events_list(events: Sequence[HealthEventView], *, now_s: float) -> RenderableType:
     """Returns one row a health event.
 
@@ -133,13 +148,15 @@ def rules_table(rules: Sequence[HealthRuleView], *, now_s: float) -> RenderableT
     Args:
         rules: In their order.
     """
-    made = Listing("RULE", "DOES", "FINDS", "?LOOKS BACK", ">HOLDS FOR", "?BY", "~WORDS")
+    made = Listing("RULE", "DOES", "FINDS", "?LOOKS BACK", ">HOLDS FOR", "RIGHT", "?BY", "~WORDS")
     for rule in rules:
         acts = rule.strategy is Strategy.ACT
         does = Text("acts", style="yellow") if acts else Text("told alone" if _never(rule) else "shadow", style="dim")
         by = f"{rule.by}, {ago(max(0.0, now_s - rule.since_s))} ago: {rule.reason}" if acts else ""
+        judged = rule.right + rule.wrong
+        right = f"{rule.right} of {judged}" if judged else "not measured"
         words = f"{rule.words}{_named(rule)}"
-        made.add_row(rule.name, does, rule.state.value, ago(rule.window_s), str(rule.found_count), by, words)
+        made.add_row(rule.name, does, rule.state.value, ago(rule.window_s), str(rule.found_count), right, by, words)
     return made
 
 

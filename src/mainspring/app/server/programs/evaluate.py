@@ -23,7 +23,10 @@ from mainspring.domain.job import checkpoint_named
 from mainspring.objects import open_store
 from mainspring.robots.arm import ACTION_NAMES, STATE_NAMES
 from mainspring.robots.closed_loop import drive
-from mainspring.robots.environments.port import Start
+from mainspring.robots.environments.metaworld import PLACES, TOLD_STATE_NAMES, MetaWorldPlaces
+from mainspring.robots.environments.port import EpisodeStart
+from mainspring.robots.evaluation.acting import actor_of
+from mainspring.robots.evaluation.cells import play_cells
 from mainspring.robots.evaluation.keeping import keep_evaluation
 from mainspring.robots.evaluation.run import EvaluationRequest, evaluate
 from mainspring.session import Session, open_view_store
@@ -93,6 +96,8 @@ def _evaluate(words: argparse.Namespace, session: Session) -> None:
     facts: dict[str, str | int | float | bool]
     if (features.names("state"), features.names("action")) == (STATE_NAMES, ACTION_NAMES):
         facts = _drive_both(session, policy, starts=words.starts, seed=words.seed)
+    elif (features.names("state"), features.names("action")) == (TOLD_STATE_NAMES, ACTION_NAMES):
+        facts = _drive_told(session, policy, starts=words.starts, seed=words.seed)
     else:
         error = held_out_error(policy, open_view(store, words.view, views, "holdout"), seed=words.seed)
         facts = {
@@ -108,11 +113,21 @@ def _evaluate(words: argparse.Namespace, session: Session) -> None:
     print(json.dumps(facts))
 
 
+def _drive_told(
+    session: Session, policy: TrainedPolicy, *, starts: int, seed: int
+) -> dict[str, str | int | float | bool]:
+    """Returns how often the policy does what words say, by what it is told and what is wanted."""
+    actor = actor_of(policy, MetaWorldPlaces().facts(), seed=seed)
+    total = {"steps": float(len(PLACES) ** 2 * starts)}
+    cells = play_cells(actor, starts=starts, seed=seed, progress=lambda done: session.report(done, total))
+    return {"starts": starts, **cells}
+
+
 def _drive_both(
     session: Session, policy: TrainedPolicy, *, starts: int, seed: int
 ) -> dict[str, str | int | float | bool]:
     """Returns how often the policy reaches the goal, beside its untrained self, reporting every episode as a step."""
-    unseen = [Start(seed=seed, index=index) for index in range(starts)]
+    unseen = [EpisodeStart(seed=seed, index=index) for index in range(starts)]
     trained = drive(
         make_actor(policy, seed=seed), unseen, progress=lambda done: session.report(done, {"steps": 2 * starts})
     )

@@ -29,10 +29,11 @@ from mainspring.node.process.environment import NODE_VARIABLE
 CHILD = (sys.executable, "-m", "mainspring", "probes", "measure")
 MINUTES_MAX = 7 * 24 * 60.0
 FILE_BYTES_MAX = 1 << 20
+FAILED = 1  # Exit code of a burn-in that a node did not pass.
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Leads a sweep, or is a member of one. Returns the exit code: 0, whatever is found."""
+    """Leads a sweep, or is a member of one. Returns the exit code: 0, whatever is found, unless that is to tell."""
     words = _words(arguments)
     try:
         return _sweep(words)
@@ -91,7 +92,8 @@ def _sweep(words: argparse.Namespace) -> int:
         outgoing.add(told)
         if not outgoing.drain(TOLD_S):
             raise Unavailable("tell what was found", on=words.to, got=outgoing.trouble or f"no answer in {TOLD_S:g} s")
-    return 0
+    failed = bool(swept.missing) or any(seen.fatal for sightings in found.values() for seen in sightings)
+    return FAILED if words.strict and failed else 0
 
 
 def _own_name(environment: Mapping[str, str]) -> str:
@@ -187,6 +189,7 @@ def _words(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--meet", type=seconds_of, default=120.0, help="seconds that nodes are waited for")
     parser.add_argument("--minutes", type=seconds_of, default=0.0, help="sweep again for so long: a burn-in")
+    parser.add_argument("--strict", action="store_true", help=f"exit with {FAILED} where a node is bad, or missing")
     parser.add_argument("--history", type=Path, default=None, help="folder that keeps the rates of each node")
     add_telling(parser)
     words = parser.parse_args(arguments)

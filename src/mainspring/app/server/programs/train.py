@@ -27,7 +27,7 @@ from mainspring.domain.job import checkpoint_named
 from mainspring.objects import ObjectStore
 from mainspring.session import Session, open_view_store
 from mainspring.session.jax_distributed import run
-from mainspring.train.inputs.sources import Source
+from mainspring.train.inputs.sources import GivenView
 from mainspring.train.naming import find_recipe
 from mainspring.train.plan.running import share_of_peak
 from mainspring.train.recipe import RECIPES, InitRecipe, LayoutName, Recipe, changed
@@ -65,7 +65,7 @@ def _view_id(given: str) -> str:
     return str(given.rpartition("=")[2])
 
 
-def _opened(store: ObjectStore, given: str, cache: Path, *, held_out: bool) -> Source:
+def _opened(store: ObjectStore, given: str, cache: Path, *, held_out: bool) -> GivenView:
     def side(split: Split) -> View:
         return open_view(store, _view_id(given), cache / "views", split)
 
@@ -73,14 +73,14 @@ def _opened(store: ObjectStore, given: str, cache: Path, *, held_out: bool) -> S
     if held_out:
         with suppress(NotFound):  # A view may have nothing on that side.
             other = side("holdout")
-    return Source(name=given.rpartition("=")[0], view=side("train"), held_out=other)
+    return GivenView(name=given.rpartition("=")[0], view=side("train"), held_out=other)
 
 
 def _rank(
     session: Session,
     *,
     recipe: Recipe,
-    sources: list[Source],
+    sources: list[GivenView],
     stores: list[ObjectStore],
     words: argparse.Namespace,
 ) -> None:

@@ -100,12 +100,43 @@ document.addEventListener("input", (event) => {
 function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
+const AXIS = () => ({ axisLine: { lineStyle: { color: colour("line") } }, axisLabel: { color: colour("soft"), hideOverlap: true }, splitLine: { lineStyle: { color: colour("line") } } });
+const HUES = ["blue", "orange", "green", "pink", "sky", "red", "grey", "ink"];
 const KINDS = {
   steps: (data) => ({
     series: [
       { type: "line", data: data.steps, showSymbol: false, lineStyle: { width: 2, color: colour("blue") }, itemStyle: { color: colour("blue") }, name: "step" },
       { type: "scatter", data: data.back, symbol: "triangle", symbolSize: 10, itemStyle: { color: colour("red") }, name: "went back to" },
     ],
+  }),
+  curve: (data) => ({
+    xAxis: { type: "value", min: "dataMin", max: "dataMax", ...AXIS() },
+    yAxis: { type: "value", scale: true, ...AXIS() },
+    series: [
+      { type: "line", data: data.kept, showSymbol: false, connectNulls: false, lineStyle: { width: 2, color: colour("blue") }, itemStyle: { color: colour("blue") }, name: "value", markLine: { silent: true, symbol: "none", label: { show: false }, lineStyle: { color: colour("red"), type: "dotted" }, data: data.broken.slice(0, 50).map((step) => ({ xAxis: step })) } },
+      { type: "line", data: data.lost, showSymbol: false, connectNulls: false, lineStyle: { width: 1.5, type: "dashed", color: colour("orange") }, itemStyle: { color: colour("orange") }, name: "lost" },
+      { type: "scatter", data: data.back, symbol: "triangle", symbolSize: 10, itemStyle: { color: colour("red") }, name: "went back to" },
+      ...(data.beside ? [{ type: "line", data: data.beside, showSymbol: false, connectNulls: false, lineStyle: { width: 2, type: [6, 3], color: colour("pink") }, itemStyle: { color: colour("pink") }, name: data.name }] : []),
+    ],
+  }),
+  times: (data) => ({
+    series: [
+      { type: "line", data: data.steps, showSymbol: false, lineStyle: { width: 1.5, color: colour("green") }, itemStyle: { color: colour("green") }, name: "seconds a step", markLine: data.ideal ? { silent: true, symbol: "none", label: { show: false }, lineStyle: { color: colour("ink"), type: "dashed" }, data: [{ yAxis: data.ideal }] } : undefined },
+      ...(data.data ? [{ type: "line", data: data.data, showSymbol: false, lineStyle: { width: 1.5, color: colour("pink") }, itemStyle: { color: colour("pink") }, name: "of which waiting for data" }] : []),
+    ],
+  }),
+  heat: (data) => ({
+    grid: { left: 8, right: 16, top: 12, bottom: 44, containLabel: true },
+    tooltip: { trigger: "item", renderMode: "richText", backgroundColor: colour("card"), borderColor: colour("line"), textStyle: { color: colour("ink") }, formatter: (point) => `rank ${data.ranks[point.value[1]]}, ${new Date(data.times[point.value[0]]).toLocaleTimeString()}: ${point.value[2].toPrecision(4)} s` },
+    xAxis: { type: "category", data: data.times.map((at) => new Date(at).toLocaleTimeString([], { timeStyle: data.times.at(-1) - data.times[0] < 600e3 ? "medium" : "short" })), ...AXIS(), splitLine: { show: false } },
+    yAxis: { type: "category", data: data.ranks, ...AXIS(), splitLine: { show: false } },
+    visualMap: { min: data.least, max: data.most, orient: "horizontal", left: "center", bottom: 0, itemHeight: 120, itemWidth: 12, text: [`${data.most.toPrecision(3)} s`, data.least.toPrecision(3)], textStyle: { color: colour("soft") }, inRange: { color: [colour("bed"), colour("sky"), colour("blue"), colour("orange"), colour("red")] } },
+    series: [{ type: "heatmap", data: data.cells, progressive: 0 }],
+  }),
+  columns: (data) => ({
+    xAxis: { type: "value", min: "dataMin", max: "dataMax", ...AXIS(), splitLine: { show: false } },
+    yAxis: { type: "value", scale: true, ...AXIS() },
+    series: data.lines.map((line, at) => ({ type: "line", data: line, showSymbol: false, connectNulls: false, lineStyle: { width: 1.5, type: at < 8 ? "solid" : "dashed", color: colour(HUES[at % HUES.length]) }, itemStyle: { color: colour(HUES[at % HUES.length]) }, name: data.names[at] })),
   }),
   pace: (data) => ({
     series: [{ type: "line", data: data.pace, step: "end", showSymbol: data.pace.length < 40, symbolSize: 5, lineStyle: { width: 2, color: colour("green") }, itemStyle: { color: colour("green") }, name: "seconds a step" }],
@@ -121,15 +152,14 @@ function drawCharts() {
       chart = echarts.init(canvas, null, { renderer: "canvas" });
       new ResizeObserver(() => chart.resize()).observe(canvas); // Also where another card comes beside it.
     }
-    const axis = { axisLine: { lineStyle: { color: colour("line") } }, axisLabel: { color: colour("soft"), hideOverlap: true }, splitLine: { lineStyle: { color: colour("line") } } };
     chart.setOption({
       animation: false,
       grid: { left: 8, right: 16, top: 12, bottom: 4, containLabel: true },
       tooltip: { trigger: "axis", renderMode: "richText", backgroundColor: colour("card"), borderColor: colour("line"), textStyle: { color: colour("ink") }, valueFormatter: (value) => (typeof value === "number" ? value.toPrecision(4).replace(/\.?0+$/, "") : value) },
-      xAxis: { type: "time", ...axis, splitLine: { show: false } },
-      yAxis: { type: "value", ...axis },
+      xAxis: { type: "time", ...AXIS(), splitLine: { show: false } },
+      yAxis: { type: "value", ...AXIS() },
       ...KINDS[figure.dataset.chart](JSON.parse(source.textContent)),
-    });
+    }, true);
   }
 }
 function loadCharts() {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mainspring.app.web.inside import Inside
-from mainspring.domain.answers import NewHold, NewPriority, QueuePlace
+from mainspring.domain.answers import NewHold, NewPriority, QueuePlace, Reason
 from mainspring.domain.errors import InvalidInput
 from mainspring.domain.job import Tier
 
@@ -15,6 +15,7 @@ DONE = {
     "resume": "resumed",
     "requeue": "asked to queue again",
     "priority": "given another place",
+    "stacks": "asked where its ranks stand: their answer is below within seconds",
 }  # What can be done, and how that is told.
 
 
@@ -41,6 +42,8 @@ async def act(lab: Inside, job: str, what: str, fields: Mapping[str, str]) -> No
             await lab.resume(job)
         case "requeue":
             await lab.requeue(job, reason=reason)
+        case "stacks":
+            await lab.ask_stacks(job, Reason(reason=reason))
         case "priority":
             await lab.priority(job, _priority(fields, reason))
         case _:

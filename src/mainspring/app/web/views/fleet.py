@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote, urlencode
 
@@ -16,6 +16,7 @@ from mainspring.app.web.visit import Visit
 from mainspring.control.service.nodes.maps import use_of
 from mainspring.domain.answers import NODE_USES, ClusterMap, Incident, NodeClosure, RackView, TeamView
 from mainspring.domain.ids import ClusterName
+from mainspring.domain.job import Tier
 from mainspring.domain.routes import LIST_MAX
 
 DRAWN_MAX = 30_000  # Nodes of one map: what a screen has room for, and a browser draws in a moment.
@@ -134,25 +135,33 @@ def _funnel(capacity: float, healthy: float, allocated: float, productive: float
 
 
 def _by_team(teams: Sequence[TeamView]) -> tuple[Lane, ...]:
-    """Returns how many chips each team holds itself, those that hold most first."""
-    held = {view.team.name: sum(view.use.chips.values()) for view in teams if view.use}
-    own = dict(held)
+    """Returns how many chips each team holds itself, tier by tier, those that hold most first."""
+    held = {view.team.name: Counter(view.use.tiers) for view in teams if view.use}
+    own = {name: Counter(tiers) for name, tiers in held.items()}
     for view in teams:
         if view.team.parent in own:
-            own[view.team.parent] -= held.get(view.team.name, 0.0)
-    most = sorted(((chips, name) for name, chips in own.items() if chips > 0), reverse=True)
+            own[view.team.parent].subtract(held.get(view.team.name, Counter()))
+    most = sorted(((sum(tiers.values()), name) for name, tiers in own.items()), reverse=True)
+    most = [(chips, name) for chips, name in most if chips > 0]
     scale = SCALE / max((chips for chips, _ in most), default=1.0)
     lanes = [
-        Lane(
-            label=name,
-            value=f"{chips:,.0f}",
-            strips=(Strip(x=0, width=round(chips * scale, 2), tone="use-data", says=f"{name}: {chips:,.0f} chips"),),
-        )
+        Lane(label=name, value=f"{chips:,.0f}", strips=tuple(_tiers(name, own[name], scale)))
         for chips, name in most[:TEAMS_SHOWN]
     ]
     if rest := most[TEAMS_SHOWN:]:
         lanes.append(Lane(label=f"{len(rest)} others", value=f"{sum(chips for chips, _ in rest):,.0f}", strips=()))
     return tuple(lanes)
+
+
+def _tiers(team: str, held: Mapping[str, float], scale: float) -> Iterator[Strip]:
+    """Yields a bar for each tier, one after the other, the most urgent first."""
+    at = 0.0
+    for tier in Tier:
+        chips = held.get(tier.value, 0.0)
+        if chips > 0:
+            says = f"{team}, {tier.value}: {chips:,.0f} chips"
+            yield Strip(x=round(at, 2), width=round(chips * scale, 2), tone=f"tier-{tier.value}", says=says)
+            at += chips * scale
 
 
 # ---------------------------------------------------------------- the map

@@ -13,6 +13,7 @@ from mainspring.app.web.inside import NOT_FOUND, Refusal
 from mainspring.app.web.look import Shown
 from mainspring.app.web.tables import Cell, Grid, Heading
 from mainspring.app.web.views.acts import DONE
+from mainspring.app.web.views.samples import measured, stacks_of
 from mainspring.app.web.visit import Visit
 from mainspring.domain.answers import Event, JobView, QueuePlace, Why
 from mainspring.domain.job import JobSpec, Tier
@@ -41,6 +42,7 @@ async def view_job(visit: Visit) -> Shown:
         job, events = past.job, past.events[-LIST_MAX:]
         why = Why(job=job.id, state=job.state, plan=0, summary=job.reason, limit=None, candidates=())
     live = not ended(job.state)
+    seen = await measured(visit, job)
     attempt = job.attempts[-1] if job.attempts else None
     spares = sum(role.spares for role in job.spec.roles)
     words = {
@@ -62,6 +64,9 @@ async def view_job(visit: Visit) -> Shown:
         "waterfall": charts.waterfall(job.goodput) if job.goodput else (),
         "timeline": charts.timeline(job, events, now_s=visit.now_s),
         "progress": charts.progress(job, events, now_s=visit.now_s),
+        "measured": seen,
+        "beside": visit.asked("beside"),
+        "stacks": stacks_of(events),
         "first_error": _first_error(job, events),
         "notable": [(event.time_s, event_words(event)) for event in notable(events)],
         "remedied": visit.asked("remedies") == "1",
@@ -73,6 +78,7 @@ async def view_job(visit: Visit) -> Shown:
         "done": DONE.get(visit.asked("done"), ""),
     }
     grids = (
+        *seen.grids,
         _attempts(job, visit.now_s),
         _ranks(job),
         _candidates(why, job.spec),

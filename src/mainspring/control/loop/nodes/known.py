@@ -13,6 +13,7 @@ from typing import Any, final
 
 import sqlalchemy as sa
 
+from mainspring.control.loop.nodes.quiet_leads import QuietLeads
 from mainspring.control.store.evidence import nodes_of_ranks
 from mainspring.control.store.nodes.samples import Told, add_samples
 from mainspring.control.store.records import (
@@ -29,6 +30,7 @@ from mainspring.domain.errors import InvalidInput
 from mainspring.domain.fleet import NodeCondition
 from mainspring.domain.hardware.health import (
     MESSAGE_LENGTH_MAX,
+    QUIET,
     REPLICAS,
     STRAGGLER,
     HealthEvent,
@@ -43,8 +45,11 @@ from mainspring.domain.life import AttemptState
 from mainspring.domain.wire import EXIT_PREEMPTED
 from mainspring.domain.wire.events.attempts import NodeBlamedEvent, NodeClearedEvent
 from mainspring.domain.wire.events.leads import (
+    AgentHeardEvent,
     AgentLostEvent,
+    AgentQuietEvent,
     HangEvent,
+    RankEvenEvent,
     RankExitedEvent,
     RankSlowEvent,
     ReplicasDifferEvent,
@@ -56,7 +61,10 @@ _KINDS = (
     NodeBlamedEvent,
     NodeClearedEvent,
     AgentLostEvent,
+    AgentQuietEvent,
+    AgentHeardEvent,
     HangEvent,
+    RankEvenEvent,
     RankExitedEvent,
     RankSlowEvent,
     ReplicasDifferEvent,
@@ -74,15 +82,16 @@ class OwnKnowledge:
     def __init__(self) -> None:
         self._seen: dict[str, int] = {}
         self._written: dict[str, int] = {}
+        self._leads = QuietLeads()
 
-    def take(self, connection: sa.Connection, now_s: float) -> None:
-        """Writes what came since the last time as health events.
+    def take(self, connection: sa.Connection, now_s: float) -> int:
+        """Writes what came since the last time as health events; returns how many these are.
 
         Args:
             connection: From `Store.write`, of the leader.
         """
-        told = [*self._of_events(connection), *self._of_states(connection)]
-        add_samples(connection, [Told(teller="", event=one) for one in told], now_s)
+        told = [*self._of_events(connection), *self._of_states(connection), *self._leads.of(connection, now_s)]
+        return add_samples(connection, [Told(teller="", event=one) for one in told], now_s)
 
     def _of_events(self, connection: sa.Connection) -> Iterator[HealthEvent]:
         newest = newest_event(connection)
@@ -139,6 +148,12 @@ def _of_event(event: Event, attempt: AttemptRecord, nodes_of: NodesOfRanks) -> H
             return _seen(event, attempt, told.node, "attempt-lost", "", healthy=True)
         case AgentLostEvent():
             return _seen(event, attempt, told.node, "agent-lost", "its agent was not heard of any more")
+        case AgentQuietEvent():
+            return _seen(event, attempt, told.node, QUIET, "its agent is not heard of; it may be there still")
+        case AgentHeardEvent():
+            return _seen(event, attempt, told.node, QUIET, "", healthy=True)
+        case RankEvenEvent():
+            return _seen(event, attempt, told.node, STRAGGLER, "", healthy=True)
         case RankSlowEvent():
             words = f"a rank took {told.ratio:.3g} times as long as the others for its part"
             return _seen(event, attempt, told.node, STRAGGLER, words)

@@ -7,7 +7,7 @@ all of it has been read. What somebody opened is not closed for what was seen be
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 from typing import final
 
@@ -20,6 +20,7 @@ from mainspring.control.health.rules import RULES, Finding, acting
 from mainspring.control.loop.nodes.known import OwnKnowledge
 from mainspring.control.state.fleet import FleetView, places_of
 from mainspring.control.store.ledger import StateWriter
+from mainspring.control.store.nodes.cases import Case, change_cases
 from mainspring.control.store.nodes.closures import (
     NEW,
     NOBODY,
@@ -33,6 +34,7 @@ from mainspring.control.store.nodes.settings import breaker_texts, healths, prom
 from mainspring.control.store.rows import read_text, text_of
 from mainspring.domain.answers import ClosureKind, HealthFinding, NodeClosure, NodeHealthView
 from mainspring.domain.fleet import NodeRef
+from mainspring.domain.hardware.care import CareRules
 from mainspring.domain.hardware.health import HealthEvent
 from mainspring.domain.ids import ClusterName
 from mainspring.domain.wire.events.nodes import BreakerOpenedEvent, NodeClosedEvent, NodeOpenedEvent
@@ -69,9 +71,11 @@ class HealthStep:
 
     Args:
         fleet: What the engines said.
+        rules: What the site says of the care of nodes.
     """
 
-    def __init__(self, fleet: FleetView) -> None:
+    def __init__(self, fleet: FleetView, rules: CareRules) -> None:
+        self._rules = rules
         self._places = _Places(fleet)
         self._fold = HealthFold()
         self._known = OwnKnowledge()
@@ -105,11 +109,15 @@ class HealthStep:
             self._take(one.event for one in told if one.told_s > now_s - REMEMBERED_S)
             read += len(told)
         if not self._unread:
-            told = samples(connection, after=self._seen, limit=READ_MAX)
-            self._take(one.event for one in told)
-            self._seen = told[-1].number if told else self._seen
-            read = len(told)
+            read = self._read_new(connection)
         self._behind = self._behind and (bool(self._unread) or read == READ_MAX)
+
+    def _read_new(self, connection: sa.Connection) -> int:
+        assert self._seen is not None
+        told = samples(connection, after=self._seen, limit=READ_MAX)
+        self._take(one.event for one in told)
+        self._seen = told[-1].number if told else self._seen
+        return len(told)
 
     def _take(self, events: Iterable[HealthEvent]) -> None:
         for event in events:
@@ -125,10 +133,12 @@ class HealthStep:
         Args:
             connection: From `Store.write`, of the leader.
         """
-        self._known.take(connection, now_s)
+        own = self._known.take(connection, now_s)
         _end_over(connection, now_s)
         if self._behind:
             return
+        if own:
+            self._read_new(connection)  # Now, not a tick later.
         self._learn_rules(connection, now_s)
         standing = open_closures(connection)
         closed = {one.at: one for one in standing if one.owner == OWNER}
@@ -137,9 +147,9 @@ class HealthStep:
         self._open = frozenset(one.number for one in standing)
         self._judge(connection, closed, now_s)
         breakers = {name: read_text(Breaker, text) for name, text in breaker_texts(connection).items()}
-        known = [self._healths.get(at) or self._fold.of(at, now_s) for at in dict.fromkeys([*self._healths, *closed])]
+        healths = [self._healths.get(at) or self._fold.of(at, now_s) for at in dict.fromkeys([*self._healths, *closed])]
         quarantined = {at: _quarantine_of(one) for at, one in closed.items()}
-        decided = decide(known, self._places.now(), quarantined, breakers, now_s, self._places.fabrics)
+        decided = decide(healths, self._places.now(), quarantined, breakers, now_s, self._places.fabrics, self._rules)
         self._places.fabrics = decided.fabrics
         _write(connection, decided, closed, breakers, now_s)
         if now_s - self._forgot_s > FORGET_S:
@@ -177,6 +187,14 @@ class HealthStep:
             if view != known:
                 views[at] = view
         write_healths(connection, views)
+        before = {at: _rules_of(self._views.get(at)) for at in views}
+        now = {at: _rules_of(view) for at, view in views.items()}
+        change_cases(
+            connection,
+            [Case(rule=rule, at=at) for at in views for rule in now[at] if rule not in before[at]],
+            [Case(rule=rule, at=at) for at in views for rule in before[at] if rule not in now[at]],
+            now_s,
+        )
         for at, view in views.items():
             if view is None:
                 self._views.pop(at, None)
@@ -195,6 +213,10 @@ class HealthStep:
             self._changed.pop(at, None)
             self._urgent.pop(at, None)
         return due
+
+
+def _rules_of(view: NodeHealthView | None) -> Sequence[str]:
+    return () if view is None else [one.rule for one in view.findings]
 
 
 def _write(

@@ -23,7 +23,7 @@ from mainspring.control.store.schema import events
 from mainspring.control.store.store import Store
 from mainspring.control.store.tokens import LAB_ITSELF, Caller
 from mainspring.domain.answers import EvaluationRuleView, EvaluationRun, JobView, Submit
-from mainspring.domain.answers.evaluations import CHECKPOINT
+from mainspring.domain.answers.jobs import CHECKPOINT
 from mainspring.domain.errors import Conflict, MainspringError, NotFound
 from mainspring.domain.ids import JobId
 from mainspring.domain.job import JobSpec

@@ -152,5 +152,5 @@ def _run(job: JobRecord, key: str) -> EvaluationRun:
         step=int(step),
         state=job.state,
         submitted_s=job.submitted_s,
-        result=dict(job.result),
+        result=job.result,
     )

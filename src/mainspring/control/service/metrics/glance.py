@@ -190,7 +190,7 @@ def _running(picture: LatestPlan, seen: frozenset[TeamName] | None) -> np.ndarra
 
 def _queue(picture: LatestPlan, now_s: float) -> Iterable[QueueGlance]:
     pending = picture.snapshot.pending
-    kept = pending.blocked | pending.paused
+    kept = pending.blocked | pending.paused | pending.behind
     for tier in _TIERS:
         own = pending.tier == tier.rank
         since_s = pending.submitted_s[own & ~kept]

@@ -20,9 +20,9 @@ from prometheus_client.registry import Collector
 
 from mainspring.control.health.breaker import Breaker
 from mainspring.control.health.quarantines import OWNER
-from mainspring.control.service.goodput import goodput_report
 from mainspring.control.service.metrics.events import EventCounts
 from mainspring.control.service.metrics.large import LargeJobs
+from mainspring.control.service.reports.goodput import goodput_report
 from mainspring.control.state.fleet import FleetView
 from mainspring.control.state.latest_plan import LatestPlan, LatestPlans
 from mainspring.control.store.nodes.closures import open_closures
@@ -171,7 +171,7 @@ class LabCollector(Collector):
 def _of_plan(picture: LatestPlan) -> Iterator[Metric]:
     snapshot, pending, live = picture.snapshot, picture.snapshot.pending, picture.snapshot.live
     teams, clusters = snapshot.teams.names, snapshot.clusters.names
-    may_start = ~(pending.blocked | pending.paused)
+    may_start = ~(pending.blocked | pending.paused | pending.behind)
     waits, oldest_s = {}, {}
     for team, tier in {*zip(pending.team.tolist(), pending.tier.tolist(), strict=True)}:
         own = (pending.team == team) & (pending.tier == tier)

@@ -13,12 +13,15 @@ from mainspring.control.health.breaker import Breaker
 from mainspring.control.health.incidents import incidents_of
 from mainspring.control.health.quarantines import OWNER, QUARANTINE_S
 from mainspring.control.health.rules import RULES, Rule
+from mainspring.control.service.nodes.announcing import Announcing
+from mainspring.control.service.nodes.judging import Judging, require_measured
 from mainspring.control.service.nodes.past import changes_of
 from mainspring.control.service.nodes.telling import allowed, taken
 from mainspring.control.service.views import list_nodes, view_clusters
 from mainspring.control.state.fleet import FleetView, places_of
 from mainspring.control.store.audit import note
 from mainspring.control.store.ledger import StateWriter
+from mainspring.control.store.nodes.cases import Precision, measured
 from mainspring.control.store.nodes.closures import (
     NEW,
     OPEN_MAX,
@@ -97,6 +100,16 @@ class NodeCare:
         self._clock = clock
         self._wake = wake
         self._write = write
+
+    @property
+    def announcing(self) -> Announcing:
+        """Returns what may be said of maintenance."""
+        return Announcing(self._store, self._fleet, self._clock, self._wake)
+
+    @property
+    def judging(self) -> Judging:
+        """Returns what may be said of how often rules were right."""
+        return Judging(self._store, self._clock)
 
     # ---------------------------------------------------------------- what is seen
 
@@ -325,8 +338,10 @@ class NodeCare:
     def rules(self, caller: Caller = LAB_ITSELF) -> tuple[HealthRuleView, ...]:
         """Returns the rules in their order, whether they act, and for which nodes they hold; anybody may read it."""
         with self._store.read() as connection:
-            acting, known = promotions(connection), healths(connection)
-        return tuple(_rule_view(rule, acting.get(rule.name), known.values()) for rule in RULES)
+            acting, known, found = promotions(connection), healths(connection), measured(connection)
+        return tuple(
+            _rule_view(rule, acting.get(rule.name), known.values(), found.get(rule.name, Precision())) for rule in RULES
+        )
 
     def promote(self, rule: str, asked: Reason, caller: Caller = LAB_ITSELF) -> HealthRuleView:
         """Lets a rule act.
@@ -334,6 +349,7 @@ class NodeCare:
         Raises:
             NotAllowed: The caller may not.
             NotFound: There is no such rule.
+            Conflict: It finds no node failed, or was measured to be wrong too often.
         """
         known, now_s = _rule("let a rule of health act", rule), self._clock.now_s()
         if known.state is not HealthState.FAILED:
@@ -345,6 +361,7 @@ class NodeCare:
             )
         with self._store.write() as connection:
             caller.require(connection, Right.RULE_HEALTH, LAB)
+            require_measured("let a rule of health act", rule, measured(connection).get(rule, Precision()))
             if rule not in promotions(connection):
                 made = Promotion(rule=rule, by=str(caller), since_s=now_s, reason=asked.reason)
                 promote(connection, made)
@@ -436,7 +453,9 @@ def _rule(attempted: str, name: str) -> Rule:
     return known[name]
 
 
-def _rule_view(rule: Rule, promotion: Promotion | None, known: Iterable[NodeHealthView]) -> HealthRuleView:
+def _rule_view(
+    rule: Rule, promotion: Promotion | None, known: Iterable[NodeHealthView], seen: Precision
+) -> HealthRuleView:
     found = [one.at for one in known if any(each.rule == rule.name for each in one.findings)]
     return HealthRuleView(
         name=rule.name,
@@ -450,4 +469,7 @@ def _rule_view(rule: Rule, promotion: Promotion | None, known: Iterable[NodeHeal
         reason="" if promotion is None else promotion.reason,
         found=tuple(found[:FOUND_SHOWN_MAX]),
         found_count=len(found),
+        right=seen.right,
+        wrong=seen.wrong,
+        unjudged=seen.unjudged,
     )

@@ -6,9 +6,11 @@ from collections.abc import Iterator
 
 import sqlalchemy as sa
 
+from mainspring.control.health.quarantines import OWNER
 from mainspring.control.store.nodes.closures import closures_of
+from mainspring.control.store.nodes.repairs import repairs_at
 from mainspring.control.store.schema import node_states
-from mainspring.domain.answers import NodeChange, NodeClosure
+from mainspring.domain.answers import NodeChange, NodeClosure, NodeRepair
 from mainspring.domain.ids import ClusterName, NodeName
 
 
@@ -21,6 +23,8 @@ def changes_of(connection: sa.Connection, cluster: ClusterName, node: NodeName, 
     found = [*_told(connection, cluster, node, limit)]
     for closure in closures_of(connection, cluster=cluster, node=node, past=True, limit=limit):
         found.extend(_of_closure(closure))
+    for step in repairs_at(connection, cluster, node, limit):
+        found.extend(_of_repair(step))
     return tuple(sorted(found, key=lambda one: -one.time_s)[:limit])
 
 
@@ -33,6 +37,13 @@ def _told(connection: sa.Connection, cluster: ClusterName, node: NodeName, limit
             yield NodeChange(time_s=row.until_s, what="gone")
         yield NodeChange(time_s=row.since_s, what=row.condition, by=row.owner, words=row.reason)
         later_s = row.since_s
+
+
+def _of_repair(step: NodeRepair) -> Iterator[NodeChange]:
+    yield NodeChange(time_s=step.begun_s, what=f"{step.step} begun", by=OWNER, words=step.job)
+    if step.ended_s is not None and step.outcome is not None:
+        what = f"{step.step} {step.outcome.value}"
+        yield NodeChange(time_s=step.ended_s, what=what, by=OWNER, words=step.words)
 
 
 def _of_closure(closure: NodeClosure) -> Iterator[NodeChange]:

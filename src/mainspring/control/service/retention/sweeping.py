@@ -39,8 +39,17 @@ from mainspring.control.service.retention.snapshots import CodeSnapshot, old_sna
 from mainspring.control.service.views import find_job
 from mainspring.control.store.audit import note
 from mainspring.control.store.nodes.samples import KEPT_S, old_samples
+from mainspring.control.store.nodes.tables import maintenance, node_repairs, rule_cases
 from mainspring.control.store.records import chunks, jobs_by_id
-from mainspring.control.store.schema import archives, closures, events, health_events, node_states, plans, tokens
+from mainspring.control.store.schema import (
+    archives,
+    closures,
+    events,
+    health_events,
+    node_states,
+    plans,
+    tokens,
+)
 from mainspring.control.store.settings import Settings
 from mainspring.control.store.store import Store
 from mainspring.control.store.tokens import LAB_ITSELF, Caller, sight
@@ -53,6 +62,7 @@ from mainspring.domain.life import DAYS_MIN
 from mainspring.domain.ports import Clock, Engine, Forgetting
 from mainspring.domain.team import Right
 from mainspring.objects import open_store
+from mainspring.samples import samples_folder
 
 FILE_JOBS = 500  # Of one file: a megabyte or so; 10,000 files hold five million jobs.
 TOLD_MAX = 100_000  # Jobs that a dry run counts.
@@ -189,8 +199,10 @@ class Keeping:
             over = [job for job in over if job not in set(fresh)]
             fresh = []
         self._put_away(fresh, now_s, pause)
+        samples = 0
         for some in chunks(over, _READ_AT_ONCE):
             gone = False
+            samples += self._drop_samples(some)
             while not gone:
                 pause()
                 with self._store.write() as connection:
@@ -205,7 +217,15 @@ class Keeping:
             if code < SNAPSHOTS_AT_ONCE and not ended.left:
                 self._files_s = now_s + _FILES_S
             rows |= {"snapshots": code, "allocations": ended.allocations, "silent": ended.silent}
-        return Sweep(**rows, archived=len(fresh), jobs=len(over))
+        return Sweep(**rows, archived=len(fresh), jobs=len(over), samples=samples)
+
+    def _drop_samples(self, of: Sequence[JobId]) -> int:
+        """Removes what ranks of some jobs reported; returns how many files that were."""
+        objects = _open(self._objects_url)
+        keys = [seen.key for job in of for seen in objects.list(samples_folder(job))]
+        for key in keys:
+            objects.delete(key)
+        return len(keys)
 
     @property
     def _archive(self) -> Archive:
@@ -342,6 +362,18 @@ def _old_rows(before_s: float, samples_s: float) -> dict[str, _OldRows]:
             sa.select(closures.c.number)
             .where(closures.c.ended_s < before_s, sa.not_(closures.c.on_engine))
             .limit(_ROWS_AT_ONCE),
+        ),
+        "node_repairs": (
+            node_repairs.c.number,
+            sa.select(node_repairs.c.number).where(node_repairs.c.ended_s < before_s).limit(_ROWS_AT_ONCE),
+        ),
+        "rule_cases": (
+            rule_cases.c.number,
+            sa.select(rule_cases.c.number).where(rule_cases.c.until_s < before_s).limit(_ROWS_AT_ONCE),
+        ),
+        "maintenance": (
+            maintenance.c.number,
+            sa.select(maintenance.c.number).where(maintenance.c.until_s < before_s).limit(_ROWS_AT_ONCE),
         ),
         "tokens": (tokens.c.sha256, sa.select(tokens.c.sha256).where(*of_people).limit(_ROWS_AT_ONCE)),
     }

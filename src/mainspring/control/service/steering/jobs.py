@@ -15,10 +15,10 @@ from mainspring.control.state.active_state import in_line_since_s
 from mainspring.control.store.audit import note
 from mainspring.control.store.ledger import StateWriter, StopCause
 from mainspring.control.store.records import JOB_ROWS, JobRecord, attempts_of, jobs_of_array, specs, text_of
-from mainspring.control.store.schema import jobs
+from mainspring.control.store.schema import attempts, jobs
 from mainspring.control.store.store import Store
 from mainspring.control.store.tokens import LAB_ITSELF, Caller
-from mainspring.domain.answers import JobView, NewHold, NewPriority, NewSize, QueuePlace
+from mainspring.domain.answers import JobView, NewHold, NewPriority, NewSize, QueuePlace, Reason
 from mainspring.domain.errors import Conflict, InvalidInput, MainspringError, NotFound, nearest
 from mainspring.domain.ids import JobId
 from mainspring.domain.job import JobSpec, Overrides, Size
@@ -26,7 +26,13 @@ from mainspring.domain.life import AttemptState, JobState, ended
 from mainspring.domain.ports import Clock
 from mainspring.domain.team import Right
 from mainspring.domain.wire.events import AnyEvent
-from mainspring.domain.wire.events.jobs import JobPausedEvent, JobRankedEvent, JobResizedEvent, JobResumedEvent
+from mainspring.domain.wire.events.jobs import (
+    JobPausedEvent,
+    JobRankedEvent,
+    JobResizedEvent,
+    JobResumedEvent,
+    StacksAskedEvent,
+)
 
 STEP_S = 1e-3  # Between two places in a line; a hundred times what a float tells apart in our days.
 _NOTHING = Overrides()
@@ -173,6 +179,31 @@ class Steering:
             note(connection, caller, "requeue a job", f"{of.named.id}: {words}", team=of.named.team, now_s=now_s)
         self._wake()
         return self._view(of.named.id, caller)
+
+    def ask_stacks(self, reference: str, asked: Reason, caller: Caller = LAB_ITSELF) -> JobView:
+        """Asks where the ranks of a job stand; its lead tells so by events, some seconds later.
+
+        Args:
+            reference: Its id or name.
+            caller: Its owner, or somebody who sees to its team.
+
+        Raises:
+            NotFound: No such job.
+            NotAllowed: The caller may not.
+            Conflict: None of its ranks run.
+        """
+        now_s, tried = self._clock.now_s(), "ask where ranks stand"
+        with self._store.write() as connection:
+            job = _wanted(connection, tried, reference, caller, Right.STEER_JOBS, array=False).named
+            own = attempts_of(connection, [job.id]).get(job.id, [])
+            if not own or own[-1].state is not AttemptState.RUNNING:
+                raise Conflict(tried, on=job.id, got=f"one that is {job.state.value}", wanted="one whose ranks run")
+            asks = attempts.c.stacks_asked + 1
+            connection.execute(sa.update(attempts).where(attempts.c.id == own[-1].id).values(stacks_asked=asks))
+            told = StacksAskedEvent(by=str(caller), reason=asked.reason)
+            StateWriter(connection, now_s).event(told, job=job.id, attempt=own[-1].id)
+            note(connection, caller, tried, f"{job.id}: {asked.reason}", team=job.team, now_s=now_s)
+        return self._view(job.id, caller)
 
     def rank(self, reference: str, asked: NewPriority, caller: Caller = LAB_ITSELF, *, array: bool = False) -> JobView:
         """Gives a job another tier, another place among those of its team and tier that wait, or both.

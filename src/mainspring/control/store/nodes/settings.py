@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
+from mainspring.control.store.nodes.tables import breakers, health_rules
 from mainspring.control.store.records import chunks
 from mainspring.control.store.rows import RowMapping
-from mainspring.control.store.schema import breakers, health_rules, node_health
+from mainspring.control.store.schema import node_health
 from mainspring.domain.answers import NodeHealthView
 from mainspring.domain.codec import alike
 from mainspring.domain.fleet import NodeRef

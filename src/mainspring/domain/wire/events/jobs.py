@@ -166,6 +166,18 @@ class JobResumedEvent(EventFacts):
 
 
 @final
+@event("stacks_asked")
+class StacksAskedEvent(EventFacts):
+    """Somebody asked where the ranks of a job stand."""
+
+    by: str
+    reason: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.by} asked where its ranks stand{clause(': ', self.reason)}"
+
+
+@final
 @event("job_ranked", renews=Renews.JOB)
 class JobRankedEvent(EventFacts):
     """The job's tier, or its place among its team's, is another.
@@ -295,6 +307,19 @@ class EvaluationRefusedEvent(EventFacts):
         return f"rule {self.rule} cannot have step {self.step} evaluated: {self.reason}"
 
 
+@final
+@event("service_changed", notable=True)
+class ServiceChangedEvent(EventFacts):
+    """A service is wanted otherwise than before, by somebody or by itself: its version, its size, its end."""
+
+    service: str
+    change: str
+    by: str | None = None
+
+    def __str__(self) -> str:
+        return f"service {self.service}: {self.change}{clause(', by ', self.by)}"
+
+
 OfJobs: TypeAlias = (
     JobSubmittedEvent
     | JobMovedEvent
@@ -306,6 +331,7 @@ OfJobs: TypeAlias = (
     | StartPromisedEvent
     | JobPausedEvent
     | JobResumedEvent
+    | StacksAskedEvent
     | JobRankedEvent
     | JobResizedEvent
     | NoticeUndeliveredEvent
@@ -314,4 +340,5 @@ OfJobs: TypeAlias = (
     | EvaluationStartedEvent
     | EvaluationDroppedEvent
     | EvaluationRefusedEvent
+    | ServiceChangedEvent
 )

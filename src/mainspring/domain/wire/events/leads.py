@@ -115,6 +115,18 @@ class RankSlowEvent(EventFacts):
 
 
 @final
+@event("rank_even", notable=True)
+class RankEvenEvent(EventFacts):
+    """A rank that was slow is as fast as the others again."""
+
+    rank: int
+    node: str
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} on {self.node} is as fast as the others again"
+
+
+@final
 @event("hang", accounted=True, notable=True)
 class HangEvent(EventFacts):
     """No rank got past `step`; `odd` are the ranks that stand elsewhere than the others."""
@@ -129,6 +141,28 @@ class HangEvent(EventFacts):
         evidence = f" ({self.evidence})" if self.evidence else ""
         odd = clause("; the odd ones: ", self.odd)
         return f"no rank got past {step_words(self.step)} for {self.silent_s:.4g} s{odd}{evidence}"
+
+
+@final
+@event("stacks_seen")
+class StacksSeenEvent(EventFacts):
+    """Where `count` ranks stood when somebody asked; `stacks` are those of the first of them.
+
+    Args:
+        process_state: As /proc gives it where that tells something: "D" waits for the kernel, "T" is stopped.
+        top: The innermost frame of its main thread.
+    """
+
+    generation: int
+    ranks: str
+    count: int
+    process_state: str
+    top: str
+    stacks: str = ""
+
+    def __str__(self) -> str:
+        state = f", in state {self.process_state}" if self.process_state else ""
+        return f"rank{'' if self.count == 1 else 's'} {self.ranks}: {self.top or 'nobody knows where'}{state}"
 
 
 @final
@@ -149,6 +183,22 @@ class ReplicasDifferEvent(EventFacts):
             else ", and nothing tells which are right"
         )
         return f"the replicas of {counted(self.ranks, 'rank')} are not equal at {step_words(self.step)}{odd}"
+
+
+@final
+@event("profile_kept")
+class ProfileKeptEvent(EventFacts):
+    """A rank's profile is kept with the job; or (`failure`) there is none."""
+
+    id: str
+    rank: int
+    size_bytes: int = 0
+    failure: str = ""
+
+    def __str__(self) -> str:
+        if self.failure:
+            return f"rank {self.rank} has no profile {self.id}: {self.failure}"
+        return f"rank {self.rank} left profile {self.id}, {self.size_bytes} bytes"
 
 
 @final
@@ -182,6 +232,30 @@ class AgentLostEvent(EventFacts):
 
     def __str__(self) -> str:
         return f"agent {self.agent} on {self.node} is lost"
+
+
+@final
+@event("agent_quiet", notable=True)
+class AgentQuietEvent(EventFacts):
+    """An agent has not been heard of for some seconds: nothing follows yet, it may still be there."""
+
+    agent: int
+    node: str
+
+    def __str__(self) -> str:
+        return f"agent {self.agent} on {self.node} is quiet"
+
+
+@final
+@event("agent_heard", notable=True)
+class AgentHeardEvent(EventFacts):
+    """An agent that was quiet is heard of again."""
+
+    agent: int
+    node: str
+
+    def __str__(self) -> str:
+        return f"agent {self.agent} on {self.node} is heard of again"
 
 
 @final
@@ -299,7 +373,12 @@ OfLeads: TypeAlias = (
     | ReplicasDifferEvent
     | HangEvent
     | StepUpsetEvent
+    | StacksSeenEvent
+    | RankEvenEvent
+    | ProfileKeptEvent
     | AgentLostEvent
+    | AgentQuietEvent
+    | AgentHeardEvent
     | AgentLeavingEvent
     | SnapshotPaceEvent
     | CheckpointDurableEvent

@@ -49,6 +49,64 @@ class NodeOpenedEvent(EventFacts):
 
 
 @final
+@event("node_repair_begun", renews=Renews.HOLDS)
+class NodeRepairBegunEvent(EventFacts):
+    """Something is done to a node in quarantine: a rung of the ladder of repairs, or a burn-in."""
+
+    cluster: ClusterName
+    node: NodeName
+    step: str
+
+    def __str__(self) -> str:
+        return f"{self.step} of node {self.node} of {self.cluster} begins"
+
+
+@final
+@event("node_repair_ended", renews=Renews.HOLDS)
+class NodeRepairEndedEvent(EventFacts):
+    """What was done to a node in quarantine is over; `outcome` is "done", "failed" or "late"."""
+
+    cluster: ClusterName
+    node: NodeName
+    step: str
+    outcome: str
+    words: str
+
+    def __str__(self) -> str:
+        return f"{self.step} of node {self.node} of {self.cluster} is {self.outcome}{clause(': ', self.words)}"
+
+
+@final
+@event("maintenance_announced", renews=Renews.HOLDS)
+class MaintenanceAnnouncedEvent(EventFacts):
+    """Nodes will not be there for work for a while."""
+
+    cluster: ClusterName
+    number: int
+    from_s: float
+    until_s: float
+    by: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"maintenance {self.number} of {self.cluster} is announced by {self.by}{clause(': ', self.reason)}"
+
+
+@final
+@event("maintenance_withdrawn", renews=Renews.HOLDS)
+class MaintenanceWithdrawnEvent(EventFacts):
+    """Maintenance that was announced will not be."""
+
+    cluster: ClusterName
+    number: int
+    by: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"maintenance {self.number} of {self.cluster} is withdrawn by {self.by}{clause(': ', self.reason)}"
+
+
+@final
 @event("health_rule_promoted")
 class HealthRulePromotedEvent(EventFacts):
     """Nodes are closed for what a rule of health finds."""
@@ -102,6 +160,10 @@ class BreakerResetEvent(EventFacts):
 OfNodes: TypeAlias = (
     NodeClosedEvent
     | NodeOpenedEvent
+    | NodeRepairBegunEvent
+    | NodeRepairEndedEvent
+    | MaintenanceAnnouncedEvent
+    | MaintenanceWithdrawnEvent
     | HealthRulePromotedEvent
     | HealthRuleDemotedEvent
     | BreakerOpenedEvent

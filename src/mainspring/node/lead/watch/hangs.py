@@ -14,6 +14,7 @@ from typing import final
 
 from mainspring.domain.ids import RoleName
 from mainspring.domain.wire import StacksDumped
+from mainspring.node.lead.watch.stacks import StackLook
 
 HANG_S_MIN = 10.0  # Garbage collections, page faults and saves of healthy programs stay below this.
 GAP_PARTS = 8.0  # So many times the silence that one report in a hundred has seen.
@@ -199,6 +200,8 @@ class Hangs:
         self._patience = 1.0
         self._hung_at = -1
         self._dump: _Dump | None = None
+        self.look = StackLook()
+        """Where ranks stand when somebody asks, whether they hang or not."""
 
     def begin(self, now_s: float, *, from_store: bool) -> None:
         """Takes note that a generation's ranks run.
@@ -243,6 +246,7 @@ class Hangs:
 
     def stacks(self, message: StacksDumped) -> None:
         """Takes where a rank stands."""
+        self.look.take(message)
         if self._dump is not None:
             self._dump.stacks[message.rank] = message
 

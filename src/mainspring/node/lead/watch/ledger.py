@@ -35,6 +35,7 @@ class TimeLedger:
         self._use = TimeUse.STARTUP
         self._running = False
         self._stepping = False
+        self._serving = False
         self._open_node_s = self._open_s = 0.0
         self._step = self._before = -1
         self._steps: deque[float] = deque(maxlen=STEPS_KEPT)
@@ -71,7 +72,7 @@ class TimeLedger:
             before: The furthest step there was before.
         """
         self._pass(now_s)
-        self._running, self._stepping = True, False
+        self._running, self._stepping, self._serving = True, False, False
         self._step, self._before = step, before
 
     def stepped(self, step: int, measured: Mapping[str, float], now_s: float) -> None:
@@ -104,6 +105,18 @@ class TimeLedger:
         self._book_steps(node_s * stepping_s / wall_s, stepping_s, usual_s, step, count)
         self._step = max(self._step, step)
 
+    def served(self, now_s: float, *, ready: bool) -> None:
+        """Books the time since the last word of a program that serves: it is productive while it is ready.
+
+        Args:
+            ready: Whether it is, from now on.
+        """
+        self._pass(now_s)
+        if self._running and not self._stepping:
+            self._book(self._likely, self._open_node_s)
+            self._open_node_s = self._open_s = 0.0
+            self._serving = ready
+
     def end(self, now_s: float, *, well: bool) -> None:
         """Takes note that ranks have ended and the attempt winds down.
 
@@ -115,6 +128,8 @@ class TimeLedger:
 
     @property
     def _likely(self) -> TimeUse:
+        if self._running and self._serving and not self._stepping:
+            return TimeUse.PRODUCTIVE
         if not self._running or not self._stepping:
             return self._use
         return TimeUse.REPEATED if self._step < self._before else TimeUse.PRODUCTIVE

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import final
 
 from mainspring.domain.ids import RoleName
-from mainspring.domain.wire import RankPlace
+from mainspring.domain.wire import RankPlace, Serving
 from mainspring.node.lead.watch.hangs import RankPosition
 
 
@@ -19,6 +19,7 @@ class RankSeen:
         exit_code: How its process ended, None while it lives.
         left: Whether it has left the generation because it was asked to.
         step: Its newest step, -1 before the first.
+        serving: What it told last of how it serves, at `served_s`.
     """
 
     pid: int = 0
@@ -27,6 +28,8 @@ class RankSeen:
     step: int = -1
     metrics: Mapping[str, float] = field(default_factory=dict)
     results: int = 0
+    serving: Serving | None = None
+    served_s: float = 0.0
 
     @property
     def gone(self) -> bool:
@@ -76,6 +79,18 @@ class RankTable:
         seen = self._seen[rank]
         seen.step, seen.metrics = max(seen.step, step), metrics or seen.metrics
         self._unstepped.discard(rank)
+
+    def serves(self, rank: int, serving: Serving, now_s: float) -> None:
+        """Takes note of what a rank that serves told of itself."""
+        seen = self._seen[rank]
+        seen.serving, seen.served_s = serving, now_s
+
+    def serving(self, rank: int, now_s: float) -> Serving | None:
+        """Returns how a rank serves and how old that word is, None for one that does not, or that has ended."""
+        seen = self[rank]
+        if seen.serving is None or not self.alive(rank) or seen.left:
+            return None
+        return replace(seen.serving, silent_s=round(max(0.0, now_s - seen.served_s), 1))
 
     def exited(self, rank: int, exit_code: int) -> None:
         """Takes note that a rank's process has ended."""

@@ -9,8 +9,11 @@ from typing import final
 
 from mainspring.domain.goodput import TimeUse
 
-WINDOW_S = 30.0  # Long enough for many steps of most programs; Greyhound (USENIX ATC 25) needs two or three steps.
-WINDOWS_SLOW = 3  # In a row: one slow file is no slow node.
+WINDOW_S = 10.0  # Long enough for some steps of most programs, and for a step of the others as long as that takes:
+WINDOWS_SLOW = (
+    3  # so many in a row, as one slow file is no slow node. Greyhound (USENIX ATC 25) needs two or three steps.
+)
+WINDOWS_EVEN = 3  # In a row, after which it is not slow any more.
 EXCESS_MIN = 0.1  # Of a step's time: less is not worth a word.
 EVENTS_MAX = 16  # A generation: where more are slow, slow is the usual.
 
@@ -20,6 +23,7 @@ class _Rank:
     own_s: float = 0.0
     steps: int = 0
     slow: int = 0
+    even: int = 0
     told: bool = False
 
 
@@ -28,7 +32,7 @@ class Slow:
     """A rank that is slow.
 
     Args:
-        ratio: A step's time with its excess over one without.
+        ratio: A step's time with its excess over one without; 1 once it is as fast as the others again.
     """
 
     rank: int
@@ -55,8 +59,12 @@ class Stragglers:
         seen.own_s += max(0.0, seconds.get(TimeUse.DATA.value, 0.0))
 
     def look(self, now_s: float, step_s: float | None) -> tuple[Slow, ...]:
-        """Returns the ranks that have been slow for some windows in a row, each once a generation."""
-        if now_s - self._since_s < WINDOW_S or not step_s:
+        """Returns the ranks that have become slow, or are not any more, for some windows in a row.
+
+        Args:
+            step_s: How long a step takes, None while unknown.
+        """
+        if not step_s or now_s - self._since_s < max(WINDOW_S, step_s):
             return ()
         self._since_s = now_s
         own = {rank: seen.own_s / seen.steps for rank, seen in sorted(self._ranks.items()) if seen.steps > 0}
@@ -64,8 +72,14 @@ class Stragglers:
         found = []
         for rank, seen in sorted(self._ranks.items()):
             excess_s = own.get(rank, 0.0) - usual_s
-            seen.slow = seen.slow + 1 if excess_s > EXCESS_MIN * step_s else 0
+            if not seen.steps:
+                continue  # A step that takes longer than the usual one says nothing before it is done.
+            is_slow = excess_s > EXCESS_MIN * step_s
+            seen.slow, seen.even = (seen.slow + 1, 0) if is_slow else (0, seen.even + 1)
             seen.own_s, seen.steps = 0.0, 0
+            if seen.told and seen.even >= WINDOWS_EVEN:
+                seen.told = False
+                found.append(Slow(rank=rank, ratio=1.0))
             if seen.slow >= WINDOWS_SLOW and not seen.told and self._told < EVENTS_MAX:
                 seen.told, self._told = True, self._told + 1
                 found.append(Slow(rank=rank, ratio=1.0 + excess_s / max(step_s - excess_s, EXCESS_MIN * step_s)))

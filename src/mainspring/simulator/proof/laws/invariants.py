@@ -27,6 +27,8 @@ from mainspring.simulator.proof.cluster import SimulatedCluster
 from mainspring.simulator.proof.gangs import Gangs
 from mainspring.simulator.proof.laws.beyond import BeyondLaws
 from mainspring.simulator.proof.laws.failover import FailoverLaws
+from mainspring.simulator.proof.laws.health import HealthLaws
+from mainspring.simulator.proof.watching import NodeWatchers
 from mainspring.testing import FakeClock
 
 _EVENTS_MAX = 1_000_000
@@ -87,6 +89,7 @@ class Invariants:
         gangs: All agents and leads.
         failover: The laws of fail-over.
         silences: Whether anything here can make a cluster silent: only then may one be given up.
+        watching: Those who watch nodes.
     """
 
     def __init__(
@@ -98,6 +101,7 @@ class Invariants:
         *,
         failover: FailoverLaws,
         silences: bool,
+        watching: NodeWatchers,
     ) -> None:
         self._store = store
         self._clusters = clusters
@@ -111,6 +115,7 @@ class Invariants:
         self._stopping: dict[JobId, None] = {}
         self._paused: dict[str, str] = {}
         self.beyond = BeyondLaws(clusters, failover)
+        self._health = HealthLaws(watching, clusters)
 
     def close(self) -> None:
         """Lets go of the store."""
@@ -163,6 +168,7 @@ class Invariants:
             self._check_engines(connection)
             self._check_holdings(connection)
             self.failover.check(connection)
+            self._health.check(connection)
             self._check_stops(connection)
             _check_promises(connection)
 

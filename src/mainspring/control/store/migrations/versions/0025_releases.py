@@ -1,13 +1,13 @@
 """Releases of policies, their files, and the metadata by which they are trusted.
 
-Revision ID: 0022
+Revision ID: 0025
 """
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0022"
-down_revision = "0021"
+revision = "0025"
+down_revision = "0024"
 
 
 def upgrade() -> None:

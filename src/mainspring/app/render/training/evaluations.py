@@ -17,13 +17,13 @@ from mainspring.robots.evaluation.report import (
     points,
     rate_text,
 )
-from mainspring.robots.evaluation.statistics import Verdict
+from mainspring.robots.evaluation.statistics import GateVerdict
 
-_COLOURS = {Verdict.PASSED: "green", Verdict.FAILED: "red", Verdict.UNDECIDED: "yellow"}
+_COLOURS = {GateVerdict.PASSED: "green", GateVerdict.FAILED: "red", GateVerdict.UNDECIDED: "yellow"}
 TASKS_SHOWN_MAX = 40  # Of a screen; the page that is kept has them all.
 
 
-def verdict_text(verdict: Verdict) -> Text:
+def verdict_text(verdict: GateVerdict) -> Text:
     """Returns a verdict in its colour."""
     return Text(verdict.value, style=_COLOURS.get(verdict, ""))
 

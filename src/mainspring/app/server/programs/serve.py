@@ -1,0 +1,287 @@
+"""Serves a policy to robots: `python -m mainspring serve SOURCE`, alone or as a rank of a service.
+
+A source is a job's checkpoint (`JOB` or `JOB@STEP`, in the store that `--objects` names), a function of Python
+(`MODULE:FUNCTION`) or a folder that LeRobot saved a policy in (`lerobot:FOLDER`).
+As a rank it joins its agent, and tells it once a second how it does. It takes no more requests once it is asked to
+stop, or gets SIGTERM, and answers those under way.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import ssl
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+from mainspring.app.base.system import SystemClock, SystemDice, raise_open_files, tune_for_serving
+from mainspring.domain.errors import InvalidInput, MainspringError, Unavailable
+from mainspring.domain.ids import JobId
+from mainspring.robots.serving.following import follow
+from mainspring.robots.serving.functions import FunctionPolicy, function_named
+from mainspring.robots.serving.guards import read_limits
+from mainspring.robots.serving.kept import KeptRequests
+from mainspring.robots.serving.policy import ServedPolicy, warm
+from mainspring.robots.serving.server import PolicyServer, ServeLimits
+from mainspring.session import Session, join
+
+PORT = 8000  # Source: openpi, `serve_policy.py`.
+TELL_S = 1.0
+FOLLOW_S = 5.0  # A job saves once in minutes.
+TOKENS_MAX = 1_000
+_log = logging.getLogger(__name__)
+
+
+def main() -> int:
+    """Serves until it is told to end; returns the exit code."""
+    logging.basicConfig(format="%(message)s", stream=sys.stderr, level=logging.INFO)
+    words = arguments_of(sys.argv[1:])
+    try:
+        return asyncio.run(serve(words))
+    except MainspringError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+
+
+def arguments_of(arguments: Sequence[str]) -> argparse.Namespace:
+    """Returns what a command says.
+
+    Args:
+        arguments: Its words, after the name of the program.
+    """
+    bounds = ServeLimits()
+    parser = argparse.ArgumentParser(prog="python -m mainspring serve", description="Serves a policy to robots.")
+    parser.add_argument("source", help="JOB, JOB@STEP, MODULE:FUNCTION or lerobot:FOLDER")
+    parser.add_argument("--objects", default="", help="URL of the object store, for the checkpoints of a job")
+    parser.add_argument("--follow", action="store_true", help="put the job's newer checkpoints in use as they come")
+    parser.add_argument("--every", type=float, default=FOLLOW_S, help="seconds between two looks for newer ones")
+    parser.add_argument("--tokenizer", type=Path, default=None, help="SentencePiece file, for policies told in words")
+    parser.add_argument("--cache", type=Path, default=None, help="folder for compiled programs")
+    parser.add_argument("--host", default="127.0.0.1", help="where to listen; else only on this machine")
+    parser.add_argument("--port", type=int, default=PORT, help="0 for any that is free")
+    parser.add_argument("--address", default="", help="how robots reach it, where that is not HOST:PORT")
+    parser.add_argument("--token-file", type=Path, default=None, help="tokens, one a line; robots show one of them")
+    parser.add_argument("--certificate", type=Path, default=None, help="serve TLS with this certificate")
+    parser.add_argument("--key", type=Path, default=None, help="and this key")
+    parser.add_argument("--behind-proxy", action="store_true", help="a proxy in front speaks TLS for it")
+    parser.add_argument("--limits", type=Path, default=None, help="the robot's limits: a JSON file of low and high")
+    parser.add_argument(
+        "--batched", type=int, default=None, metavar="N", help="observations at once; a function takes a list then"
+    )
+    parser.add_argument("--connections", type=int, default=bounds.connections, help="robots at once")
+    parser.add_argument("--rate", type=float, default=bounds.requests_per_s, help="requests a second, of one robot")
+    parser.add_argument("--message-mib", type=float, default=bounds.message_bytes / (1 << 20), help="of one request")
+    parser.add_argument("--keep", type=Path, default=None, help="a folder for requests whose robots ask to keep them")
+    parser.add_argument("--keep-files", type=int, default=100, help="so many, the newest")
+    parser.add_argument("--drain", type=float, default=10.0, help="seconds for requests under way when it ends")
+    return parser.parse_args(arguments)
+
+
+async def serve(words: argparse.Namespace) -> int:
+    """Serves a policy until the program is told to end.
+
+    Args:
+        words: The command's.
+
+    Raises:
+        MainspringError: The policy, or where to listen, cannot be what the command says.
+    """
+    ended = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    session = await asyncio.to_thread(join)
+    clock = SystemClock()
+    tokens = _tokens(words.token_file)
+    context = _tls(words)
+    check_open(words, tokens)
+    listening = _bound(words.host, words.port)
+    source = await asyncio.to_thread(_opened, words)
+    policy = source.policy
+    server = PolicyServer(
+        policy,
+        clock=clock,
+        dice=SystemDice(),
+        tokens=tokens,
+        limits=ServeLimits(
+            message_bytes=int(words.message_mib * (1 << 20)),
+            connections=words.connections,
+            requests_per_s=words.rate,
+            burst=max(1, int(words.rate)),
+        ),
+        actions=None if words.limits is None else read_limits(words.limits),
+        kept=None if words.keep is None else KeptRequests(words.keep, files=words.keep_files),
+    )
+    raise_open_files()
+    tune_for_serving()
+    await server.start(listening, ssl=context)
+    host = f"[{words.host}]" if ":" in words.host else words.host
+    address = words.address or f"{'ws' if context is None else 'wss'}://{host}:{server.port}"
+    _log.info("serving %s on %s", policy.facts.name, address)
+    telling = asyncio.create_task(_tell(session, server, address, ended))
+    following = None
+    if words.follow and source.load is not None and source.newest is not None:
+        following = asyncio.create_task(
+            follow(server, begun=source.step, newest=source.newest, load=source.load, every_s=words.every)
+        )
+    await ended.wait()
+    if following is not None:
+        following.cancel()
+    await telling
+    await server.stop(drain_s=words.drain)
+    _log.info("served %d chunks, %d late", server.serving.answered, server.serving.missed)
+    return 0
+
+
+async def _tell(session: Session, server: PolicyServer, address: str, ended: asyncio.Event) -> None:
+    """Tells the session how the server does, until it is to end, and then that it leaves."""
+    while True:
+        told = server.serving
+        try:
+            stops = session.serving(
+                address,
+                ready=told.ready and not ended.is_set(),
+                in_flight=told.in_flight,
+                answered=told.answered,
+                missed=told.missed,
+            )
+        except Unavailable as error:  # Its agent is gone; robots are still there, until the engine ends the rank.
+            _log.warning("%s", error)
+            stops = False
+        if ended.is_set():
+            return
+        if stops:
+            ended.set()
+            continue
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(TELL_S):
+                await ended.wait()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Source:
+    """A policy that is warm, and where others of its kind come from.
+
+    Args:
+        step: Of its weights, 0 where they have none.
+    """
+
+    policy: ServedPolicy
+    step: int = 0
+    newest: Callable[[], int] | None = None
+    load: Callable[[int], ServedPolicy] | None = None
+
+
+def _opened(words: argparse.Namespace) -> _Source:
+    """Returns what the command's source names, warmed up; may take minutes.
+
+    Raises:
+        MainspringError: It names nothing, or what it names cannot be served.
+    """
+    if words.batched is not None and words.batched < 1:
+        raise InvalidInput("serve a policy", on="--batched", got=str(words.batched), wanted="at least 1")
+    kind, _, rest = words.source.partition(":")
+    if rest and words.follow:
+        raise InvalidInput("follow a job", on=words.source, got="no job", next_step="leave --follow out")
+    if kind == "lerobot" and rest:
+        from mainspring.robots.serving.lerobot import open_lerobot  # Who serves another policy needs no PyTorch.
+
+        source = _Source(policy=open_lerobot(Path(rest), batch_max=words.batched or 1))
+    elif rest:
+        named = function_named(words.source)
+        source = _Source(policy=FunctionPolicy(named, name=words.source, batch_max=words.batched))
+    else:
+        source = _trained(words)
+    warm(source.policy)
+    return source
+
+
+def _trained(words: argparse.Namespace) -> _Source:
+    name, _, step_text = words.source.partition("@")
+    if not words.objects:
+        advice = "give --objects URL, the lab's object store, or MODULE:FUNCTION"
+        raise InvalidInput("find a policy", on=words.source, got="a job and no store", next_step=advice)
+    if step_text and (words.follow or not step_text.isdecimal()):
+        wanted = "JOB, to follow it" if words.follow else "JOB@STEP, the step a number"
+        raise InvalidInput("find a policy", on=words.source, got=f"step {step_text}", wanted=wanted)
+    from mainspring.objects import open_store  # Who serves a function needs neither a store nor JAX.
+    from mainspring.robots.serving.trained import BATCH_MAX, load_policy, newest_step
+    from mainspring.session.jax_distributed import keep_compiled
+
+    store, job = open_store(words.objects), JobId(name)
+    newest = partial(newest_step, store, job)
+
+    def load(step: int) -> ServedPolicy:
+        return load_policy(store, job, step, tokenizer=words.tokenizer, batch_max=words.batched or BATCH_MAX)
+
+    keep_compiled(words.cache)
+    step = int(step_text) if step_text else newest()
+    return _Source(policy=load(step), step=step, newest=newest, load=load)
+
+
+def _tokens(path: Path | None) -> list[str]:
+    if path is None:
+        return []
+    try:
+        lines = [line.strip() for line in path.read_text().splitlines()]
+    except (OSError, ValueError) as error:
+        raise InvalidInput("read tokens", on=str(path), got=str(error), wanted="a token a line") from error
+    tokens = [line for line in lines if line]
+    if not 1 <= len(tokens) <= TOKENS_MAX:
+        raise InvalidInput("read tokens", on=str(path), got=f"{len(tokens)} tokens", wanted=f"1 to {TOKENS_MAX}")
+    return tokens
+
+
+def check_open(words: argparse.Namespace, tokens: Sequence[str]) -> None:
+    """Checks that nobody listens in, or comes in unasked, where others than this machine's programs can.
+
+    Raises:
+        InvalidInput: They could.
+    """
+    try:
+        private = ip_address(words.host).is_loopback
+    except ValueError:
+        private = words.host == "localhost"
+    if private:
+        return
+    if not tokens:
+        step = "give --token-file FILE"
+        raise InvalidInput("listen beyond this machine", on=words.host, got="no tokens", next_step=step)
+    if words.certificate is None and not words.behind_proxy:
+        step = "give --certificate and --key, or --behind-proxy where a proxy speaks TLS for it"
+        raise InvalidInput("listen beyond this machine", on=words.host, got="no TLS", next_step=step)
+
+
+def _tls(words: argparse.Namespace) -> Any:
+    if words.certificate is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(words.certificate, words.key)
+    except (OSError, ssl.SSLError) as error:
+        raise InvalidInput("read a certificate", on=str(words.certificate), got=str(error)) from error
+    return context
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    """Returns a socket that has its address already, and refuses whoever comes until the server listens."""
+    try:
+        family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listening = socket.socket(family, kind, protocol)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(place)
+    except (OSError, OverflowError) as error:
+        raise Unavailable("listen", on=f"{host}:{port}", got=str(error), next_step="choose another --port") from error
+    return listening
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,103 @@
+"""The proxy of services as a process of its own: a control loop beside it would hold up robots' requests."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+import ssl
+import sys
+from collections import OrderedDict
+from collections.abc import Sequence
+from ipaddress import ip_address
+from pathlib import Path
+from typing import final
+
+from mainspring.app.base.async_client import AsyncClient
+from mainspring.app.base.system import SystemClock, raise_open_files, tune_for_serving
+from mainspring.domain.errors import InvalidInput, Unavailable
+from mainspring.robots.proxy.proxy import ServiceProxy
+from mainspring.robots.proxy.routing import Target
+
+ANSWER_S = 3.0  # A server that takes longer is away: one goes on with what is known.
+CLIENTS_MAX = 256  # Tokens whose connections are kept; robots of one site mostly share one.
+_log = logging.getLogger(__name__)
+
+
+@final
+class ServerDirectory:
+    """Asks a lab's servers, as whoever shows a token.
+
+    Args:
+        servers: "URL[,URL...]".
+    """
+
+    def __init__(self, servers: str) -> None:
+        self._servers = servers
+        self._clients: OrderedDict[str, AsyncClient] = OrderedDict()
+
+    async def replicas(self, service: str, token: str) -> Sequence[Target]:
+        """Returns where a service's replicas are; see `Directory`."""
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                told = await self._client(token).service_replicas(service)
+        except TimeoutError as error:
+            raise Unavailable("find the replicas of a service", on=service, got="no answer in time") from error
+        return [Target(address=one.address, ready=one.ready) for one in told]
+
+    def _client(self, token: str) -> AsyncClient:
+        client = self._clients.pop(token, None) or AsyncClient(self._servers, token)
+        self._clients[token] = client
+        if len(self._clients) > CLIENTS_MAX:
+            self._clients.popitem(last=False)
+        return client
+
+
+def serve_proxy(
+    servers: str, *, host: str, port: int, certificate: Path | None, key: Path | None, behind_proxy: bool
+) -> None:
+    """Serves until SIGTERM or SIGINT.
+
+    Args:
+        servers: Of the lab, "URL[,URL...]".
+        behind_proxy: Whether another in front speaks TLS for it.
+
+    Raises:
+        InvalidInput: Tokens would cross a network in the clear.
+        Unavailable: It cannot listen there.
+    """
+    logging.basicConfig(format="%(message)s", stream=sys.stderr, level=logging.INFO)
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    if certificate is None and not behind_proxy and not _is_near(host):
+        step = "give --certificate and --key, or --behind-proxy where another proxy speaks TLS for it"
+        raise InvalidInput("listen beyond this machine", on=host, got="no TLS", next_step=step)
+    context = None
+    if certificate is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate, key)
+    raise_open_files()
+    tune_for_serving()
+    asyncio.run(_serve(servers, host, port, context))
+
+
+async def _serve(servers: str, host: str, port: int, context: ssl.SSLContext | None) -> None:
+    ended = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    try:
+        listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        raise Unavailable("listen", on=f"{host}:{port}", got=str(error), next_step="choose another --port") from error
+    proxy = ServiceProxy(ServerDirectory(servers), SystemClock().monotonic_s)
+    await proxy.start(listening, ssl=context)
+    _log.info("proxy of services on %s:%d, for %s", host, proxy.port, servers)
+    await ended.wait()
+    await proxy.stop()
+
+
+def _is_near(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,1 @@
+"""Accounts of what allocated time went into."""

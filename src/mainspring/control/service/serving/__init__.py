@@ -1,0 +1,1 @@
+"""Services as people ask for, change and see them."""

@@ -1,0 +1,1 @@
+"""What lies in the object store, read for people: samples of jobs, datasets."""

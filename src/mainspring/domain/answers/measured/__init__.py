@@ -1,0 +1,1 @@
+"""What is read of the object store: samples of jobs, datasets."""

@@ -1,0 +1,1 @@
+"""The proxy of services: one address for all replicas of each, and no request lost with one of them."""
