@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from mainspring.app.sdk.evaluations import EvaluationVerbs
     from mainspring.app.sdk.plans import PlannedSpec
     from mainspring.app.sdk.profiles import ProfileVerbs
-    from mainspring.app.sdk.releases import ReleaseVerbs
+    from mainspring.app.sdk.robots.releases import ReleaseVerbs
     from mainspring.app.sdk.samples import Samples
 
 WAIT_S_MAX = 30 * 86_400.0
@@ -141,7 +141,7 @@ class Lab(LabCalls):
     @cached_property
     def policies(self) -> ReleaseVerbs:
         """Returns the verbs of releases of its policies."""
-        from mainspring.app.sdk.releases import ReleaseVerbs
+        from mainspring.app.sdk.robots.releases import ReleaseVerbs
 
         return ReleaseVerbs(self)
 

@@ -13,7 +13,7 @@ from mainspring.app.cli.arguments import Json, LabContext
 from mainspring.app.render.progress import bytes_bar
 from mainspring.app.render.robots import releases as look
 from mainspring.app.render.tables import show
-from mainspring.app.sdk.releases import ReleaseVerbs
+from mainspring.app.sdk.robots.releases import ReleaseVerbs
 from mainspring.domain.answers.releases import Embodiment
 from mainspring.domain.codec import from_plain
 from mainspring.domain.errors import InvalidInput

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from mainspring.app.render.tables import Listing, ago, facts_grid, framed, size_text
-from mainspring.app.sdk.releases import ReleaseDifference, ReleaseMade
+from mainspring.app.sdk.robots.releases import ReleaseDifference, ReleaseMade
 from mainspring.domain.answers import ReleaseState, ReleaseView, TrustView
 from mainspring.domain.answers.releases import Embodiment, GateSeen
 

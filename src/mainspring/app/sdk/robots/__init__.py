@@ -1,0 +1,1 @@
+"""Verbs of robots and of what they run."""
