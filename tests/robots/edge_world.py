@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from mainspring.domain.errors import NotFound, StorageFull, Unavailable
@@ -139,7 +140,7 @@ class Arm:
     def unsafe(self) -> str:
         return self.busy
 
-    def start(self, slot: str, files: tuple[SignedFile, ...]) -> None:
+    def start(self, slot: str, files: Sequence[SignedFile]) -> None:
         self.runs = tuple(files)
 
     def contents(self) -> tuple[bytes, ...]:

@@ -116,6 +116,7 @@ def test_journal_that_cannot_be_read_leaves_a_slot_that_runs() -> None:
     assert found.arm.contents() == ONE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wanted", ["two", "bad"])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_power_lost_at_any_write_leaves_a_robot_that_runs_and_comes_through(wanted: str, seed: int) -> None:

@@ -25,7 +25,7 @@ from mainspring.domain.ids import JobId
 from mainspring.objects import ObjectStore, open_store
 from mainspring.robots.evaluation.keeping import keep_gate
 from mainspring.robots.evaluation.report import GateRecord
-from mainspring.robots.evaluation.statistics import Verdict
+from mainspring.robots.evaluation.statistics import GateVerdict
 from mainspring.robots.releases.contents import ReleaseContents, gates_seen, make_contents
 
 VLA = JobId("vla")
@@ -74,7 +74,13 @@ def test_gates_that_nobody_asked_are_undecided_and_waived_by_name(tmp_path: Path
     (unasked,) = gates_seen(store, VLA, 1, (), {})
     assert (unasked.name, unasked.standing) == ("evaluation", GateStanding.UNDECIDED)
     gate = GateRecord(
-        checkpoint="vla@1", name="pick", verdict=Verdict.FAILED, wanted="", seen="0.2", evaluation="e", decided_s=0.0
+        checkpoint="vla@1",
+        name="pick",
+        verdict=GateVerdict.FAILED,
+        wanted="",
+        seen="0.2",
+        evaluation="e",
+        decided_s=0.0,
     )
     keep_gate(store, VLA, 1, gate)
     (kept,) = gates_seen(store, VLA, 1, (), {"pick": "a demo"})

@@ -26,7 +26,7 @@ from mainspring.domain.errors import (
 )
 from mainspring.domain.ports import Clock
 from mainspring.robots.edge import machine
-from mainspring.robots.edge.machine import SLOTS, EdgeLimits, Journal, Phase, Seen
+from mainspring.robots.edge.machine import SLOTS, EdgeLimits, Journal, Phase, PhaseOutcome
 from mainspring.robots.edge.ports import EdgeDisk, EdgeRobot, EdgeSource
 from mainspring.robots.edge.trust import SignedFile
 
@@ -117,43 +117,43 @@ class EdgeAgent:
 
     # ---------------------------------------------------------------- phases
 
-    def _worked(self) -> Seen:
+    def _worked(self) -> PhaseOutcome:
         try:
             return self._work()
         except (StorageFull, InvalidInput) as error:
             if isinstance(error, DamagedData):  # Forged, old or ended: nothing is installed; the time-out decides.
                 self._why = str(error)
-                return Seen.NOT_YET
+                return PhaseOutcome.NOT_YET
             self._why = str(error)
-            return Seen.FAILED
+            return PhaseOutcome.FAILED
         except Unavailable as error:
             self._why = str(error)
-            return Seen.FAILED if self.journal.phase is Phase.RESTARTING else Seen.NOT_YET
+            return PhaseOutcome.FAILED if self.journal.phase is Phase.RESTARTING else PhaseOutcome.NOT_YET
         except MainspringError as error:
             self._why = str(error)
-            return Seen.FAILED
+            return PhaseOutcome.FAILED
 
-    def _work(self) -> Seen:
+    def _work(self) -> PhaseOutcome:
         journal = self.journal
         match journal.phase:
             case Phase.IDLE:
-                return Seen.NOT_YET
+                return PhaseOutcome.NOT_YET
             case Phase.DOWNLOADING:
                 return self._download()
             case Phase.VERIFYING:
                 return self._verify()
             case Phase.INSTALLING:
                 self._replace(f"slot-{journal.spare}.json", encode(self._slot(_WANTED)))
-                return Seen.DONE
+                return PhaseOutcome.DONE
             case Phase.WAITING:
-                return Seen.NOT_YET if self._robot.unsafe() else Seen.DONE
+                return PhaseOutcome.NOT_YET if self._robot.unsafe() else PhaseOutcome.DONE
             case Phase.RESTARTING:
                 self._run()
-                return Seen.DONE
+                return PhaseOutcome.DONE
             case Phase.PROVING:
-                return Seen.DONE if self._robot.healthy(journal.trial) else Seen.NOT_YET
+                return PhaseOutcome.DONE if self._robot.healthy(journal.trial) else PhaseOutcome.NOT_YET
 
-    def _download(self) -> Seen:
+    def _download(self) -> PhaseOutcome:
         wanted = self._slot(_WANTED)
         if wanted.target != self.journal.wanted:
             self._sweep()
@@ -171,8 +171,8 @@ class EdgeAgent:
         for file in wanted.files:
             if self._disk.sha256(f"file-{file.sha256}") != file.sha256:
                 self._fetch(file)
-                return Seen.NOT_YET
-        return Seen.DONE
+                return PhaseOutcome.NOT_YET
+        return PhaseOutcome.DONE
 
     def _fetch(self, file: SignedFile) -> None:
         """Fetches a piece of a file, and makes it whole with the last one."""
@@ -192,14 +192,14 @@ class EdgeAgent:
         self._disk.rename(part, f"file-{file.sha256}")
         self._disk.sync_names()
 
-    def _verify(self) -> Seen:
+    def _verify(self) -> PhaseOutcome:
         """Looks once more whether all of it is signed, and reads every byte."""
         wanted = self._look()
         self._replace(_WANTED, encode(wanted))
         for file in wanted.files:
             if self._disk.sha256(f"file-{file.sha256}") != file.sha256:
                 raise StorageFull("install a release", on=file.path, got="bytes that the disk did not keep")
-        return Seen.DONE
+        return PhaseOutcome.DONE
 
     def _look(self) -> SlotFiles:
         """Returns what is signed of the wanted release, and keeps what was seen with it."""

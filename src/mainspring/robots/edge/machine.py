@@ -103,7 +103,7 @@ class Journal:
         return SLOTS[1] if self.committed == SLOTS[0] else SLOTS[0]
 
 
-class Seen(str, Enum):
+class PhaseOutcome(str, Enum):
     """What came of a phase, or of a look."""
 
     DONE = "done"
@@ -128,7 +128,7 @@ def asked(journal: Journal, target: str, *, action: str, now_s: float) -> Journa
     return replace(journal, phase=Phase.DOWNLOADING, wanted=target, action=action, since_s=now_s)
 
 
-def next_of(journal: Journal, seen: Seen, now_s: float, limits: EdgeLimits, why: str = "") -> Journal:
+def next_of(journal: Journal, seen: PhaseOutcome, now_s: float, limits: EdgeLimits, why: str = "") -> Journal:
     """Returns the journal after one look at what a phase did.
 
     Args:
@@ -142,18 +142,18 @@ def next_of(journal: Journal, seen: Seen, now_s: float, limits: EdgeLimits, why:
     match journal.phase:
         case Phase.IDLE:
             return journal
-        case Phase.PROVING if seen is Seen.DONE:
+        case Phase.PROVING if seen is PhaseOutcome.DONE:
             since_s = now_s if journal.healthy_s is None else min(journal.healthy_s, now_s)
             if now_s - since_s >= limits.healthy_s:
                 return _committed(journal)
             return gone_back(journal, "not healthy in time") if late else replace(journal, healthy_s=since_s)
-        case _ if seen is Seen.FAILED:
+        case _ if seen is PhaseOutcome.FAILED:
             return gone_back(journal, why or f"failed while {journal.phase.value}")
         case _ if late:
             return gone_back(journal, f"took too long while {journal.phase.value}")
         case Phase.PROVING:
             return replace(journal, healthy_s=None)
-        case _ if seen is Seen.NOT_YET:
+        case _ if seen is PhaseOutcome.NOT_YET:
             return journal
         case Phase.DOWNLOADING:
             return _entered(journal, Phase.VERIFYING, now_s)

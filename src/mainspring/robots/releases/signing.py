@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -97,6 +98,13 @@ def new_root(
     roles |= {kind: Role([server[kind].keyid], 1) for kind in (Snapshot.type, Timestamp.type)}
     keys = {key.keyid: key for key in (*people, server[Snapshot.type], server[Timestamp.type])}
     return Metadata(Root(version=1, expires=_ends(now_s), keys=keys, roles=roles, consistent_snapshot=True))
+
+
+def next_root(before: Metadata[Root], now_s: float) -> Metadata[Root]:
+    """Returns the root of trust that comes next, unsigned: the same keys, for another year."""
+    signed = deepcopy(before.signed)
+    signed.version, signed.expires = signed.version + 1, _ends(now_s)
+    return Metadata(signed)
 
 
 def new_targets(now_s: float, *, automatic: Key | None) -> Metadata[Targets]:

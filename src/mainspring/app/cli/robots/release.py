@@ -11,8 +11,8 @@ import typer
 from mainspring.app.base.specs import read_yaml
 from mainspring.app.cli.arguments import Json, LabContext
 from mainspring.app.render.progress import bytes_bar
+from mainspring.app.render.robots import releases as look
 from mainspring.app.render.tables import show
-from mainspring.app.render.training import releases as look
 from mainspring.app.sdk.policies.releases import ReleaseVerbs
 from mainspring.domain.answers.policies.releases import Embodiment
 from mainspring.domain.codec import from_plain
@@ -23,7 +23,7 @@ from mainspring.domain.release import RELEASE
 
 app = typer.Typer()
 trust_app = typer.Typer()
-app.add_typer(trust_app, name="trust", help="Say whose keys releases are trusted by: new, show.")
+app.add_typer(trust_app, name="trust", help="Say whose keys releases are trusted by: new, renew, show.")
 
 Release = Annotated[str, typer.Argument(help="The newest of a name without a version.", metavar="NAME[@VERSION]")]
 Keys = Annotated[
@@ -191,6 +191,13 @@ def new_trust_command(
 ) -> None:
     """Make three keys of which any two sign, and the root of trust. Hand each to another person, off this machine."""
     found = ReleaseVerbs(context.obj).new_trust(folder, automatic=automatic)
+    show(found, as_json=as_json, look=lambda: look.trust_panel(found))
+
+
+@trust_app.command("renew")
+def renew_trust_command(context: LabContext, key: Keys = None, as_json: Json = False) -> None:
+    """Make root and targets good for another year, with as many people's keys as it takes."""
+    found = ReleaseVerbs(context.obj).renew_trust(keys=key or ())
     show(found, as_json=as_json, look=lambda: look.trust_panel(found))
 
 

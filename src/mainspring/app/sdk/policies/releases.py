@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
 
-from tuf.api.metadata import Metadata, Targets
+from tuf.api.metadata import Metadata, Root, Targets
 
 from mainspring.app.base.client import Client
 from mainspring.app.sdk.checkpoints import CheckpointFinder
@@ -35,6 +35,7 @@ from mainspring.robots.releases.signing import (
     new_key,
     new_root,
     new_targets,
+    next_root,
     next_targets,
     read_key,
     read_server_key,
@@ -316,6 +317,22 @@ class ReleaseVerbs:
             client.set_root(SignedText(text=root))
             targets = new_targets(time.time(), automatic=server["automatic"] if automatic else None)
             return client.set_targets(SignedText(text=signed_by(targets, signers)))
+
+    def renew_trust(self, *, keys: Sequence[Path]) -> TrustView:
+        """Makes the root of trust, and targets as they are, good for another year.
+
+        Args:
+            keys: Files of people's keys, as many as it takes.
+
+        Raises:
+            NotFound: There is no root of trust yet.
+            InvalidInput: They are too few, or do not count.
+        """
+        signers = [read_key(path) for path in keys]
+        with self._lab.client() as client:
+            before: Metadata[Root] = Metadata.from_bytes(client.trust_metadata("root.json"))
+            client.set_root(SignedText(text=signed_by(next_root(before, time.time()), signers)))
+            return self._sign(client, "", keys)
 
     def trust(self) -> TrustView:
         """Returns by whose keys releases are trusted, and what waits for signatures."""

@@ -1,0 +1,1 @@
+"""Robots, and what they run, for people."""
