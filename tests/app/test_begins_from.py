@@ -25,6 +25,11 @@ from .conftest import COUNTER, WAIT_S, counting
 STEPS, EVERY = 60, 7
 
 
+@pytest.fixture(scope="module")
+def lab(shared_lab: Lab) -> Lab:
+    return shared_lab
+
+
 def counted(start: float, first: int, last: int) -> float:
     """Returns what a rank of the counter makes of a number in some steps."""
     number = np.array([start])
@@ -67,8 +72,8 @@ def test_job_goes_on_from_another_jobs_checkpoint_and_its_own_name_it_as_their_p
 
 @pytest.mark.slow
 def test_job_that_comes_after_another_begins_from_the_newest_step_that_saves(lab: Lab, tmp_path: Path) -> None:
-    first = lab.run(counting(tmp_path, name="teacher", steps=STEPS, every=EVERY))
-    second = lab.run(counting(tmp_path, steps=2 * STEPS), after=["teacher"], begins_from="teacher")
+    first = lab.run(counting(tmp_path, name="mentor", steps=STEPS, every=EVERY))
+    second = lab.run(counting(tmp_path, steps=2 * STEPS), after=["mentor"], begins_from="mentor")
     assert second.spec.begins_from == first.id
     ended_well(lab, second.id)
     assert sources(lab, second.id) == [f"{first.id}@{STEPS // EVERY * EVERY}"]

@@ -96,14 +96,14 @@ def test_a_failing_program_ends_with_its_own_words_and_exit_code_one(shared_lab:
     assert "the first error" in view["reason"]
 
 
-def test_code_travels_with_the_job_and_again_repeats_it(lab: Lab, tmp_path: Path) -> None:
+def test_code_travels_with_the_job_and_again_repeats_it(shared_lab: Lab, tmp_path: Path) -> None:
     project = tmp_path / "project"
     project.mkdir()
     (project / "main.py").write_text("print('version one')\n")
-    first = _ms(lab, "run", "--on", "h100", "--name", "mine", "-f", "--", "python", "main.py", cwd=project)
+    first = _ms(shared_lab, "run", "--on", "h100", "--name", "mine", "-f", "--", "python", "main.py", cwd=project)
     assert "version one" in first.stdout, first.stdout + first.stderr
     (project / "main.py").write_text("print('version two')\n")
-    again = _ms(lab, "run", "--again", "mine", "-f", cwd=project)
+    again = _ms(shared_lab, "run", "--again", "mine", "-f", cwd=project)
     assert "version one" in again.stdout
     assert "version two" not in again.stdout
 
@@ -188,40 +188,40 @@ def test_down_ends_no_server_of_another_home_that_got_the_old_ones_number(lab: L
     lab.up()
 
 
-def test_second_server_on_one_file_names_the_owner_and_ends_at_once(lab: Lab, tmp_path: Path) -> None:
+def test_second_server_on_one_file_names_the_owner_and_ends_at_once(shared_lab: Lab, tmp_path: Path) -> None:
     other = Lab(tmp_path / "other")
-    other.home.write_config(Config(database=lab.home.database_url(lab.home.config()), clusters=()))
+    other.home.write_config(Config(database=shared_lab.home.database_url(shared_lab.home.config()), clusters=()))
     done = _ms(other, "up", "--port", "0")
     assert done.returncode == Unavailable.exit_code
-    record = lab.home.server()
+    record = shared_lab.home.server()
     assert record is not None
     assert f"process {record.pid} on {socket.gethostname()}, which has it since 20" in " ".join(done.stderr.split())
     assert "one server at a time" in other.home.log.read_text()
     assert "is up" not in done.stdout
-    assert "ok" in _ms(lab, "status").stdout
+    assert "ok" in _ms(shared_lab, "status").stdout
 
 
-def test_store_is_shown_and_goes_back_only_without_a_server(lab: Lab, tmp_path: Path) -> None:
-    seen = _json(lab, "store", "show")
+def test_store_is_shown_and_goes_back_only_without_a_server(shared_lab: Lab, tmp_path: Path) -> None:
+    seen = _json(shared_lab, "store", "show")
     assert seen["kind"] == "sqlite"
     assert seen["revision"] == seen["newest"]
-    done = _ms(lab, "store", "down", "0010")
+    done = _ms(shared_lab, "store", "down", "0010")
     assert done.returncode == Conflict.exit_code
     assert f"on {socket.gethostname()}, which has it since" in done.stderr
     assert _ms(Lab(tmp_path / "none"), "store", "show", cwd=tmp_path).returncode == NotFound.exit_code
 
 
-def test_a_home_that_is_logged_in_elsewhere_works_there_until_it_is_logged_out(lab: Lab, tmp_path: Path) -> None:
-    record, other = lab.home.server(), Lab(tmp_path / "other")
+def test_a_home_that_is_logged_in_elsewhere_works_there_until_it_is_logged_out(shared_lab: Lab, tmp_path: Path) -> None:
+    record, other = shared_lab.home.server(), Lab(tmp_path / "other")
     other.home.path.mkdir()
     assert record is not None
-    made = lab.new_token(NewToken(holder="ada", role=TeamRole.VIEWER))
+    made = shared_lab.new_token(NewToken(holder="eve", role=TeamRole.VIEWER))
     done = _ms(other, "login", record.url, stdin="ms_guess\n")
     assert (done.returncode, other.home.login()) == (NotAllowed.exit_code, None)
     assert _ms(other, "login", record.url, stdin="").returncode == InvalidInput.exit_code
     assert _ms(other, "login", f"{record.url},lab:7077", stdin="").returncode == InvalidInput.exit_code
     done = _ms(other, "login", f"http://127.0.0.1:1,{record.url}/", stdin=made.secret + "\n")
-    assert "knows you as ada, viewer of team lab" in done.stdout, done.stderr
+    assert "knows you as eve, viewer of team lab" in done.stdout, done.stderr
     assert made.secret not in done.stdout
     assert (other.home.path / "login.json").stat().st_mode & 0o777 == 0o600
     assert _ms(other, "ps").returncode == _ms(other, "ps", MAINSPRING_URL=record.url).returncode == 0

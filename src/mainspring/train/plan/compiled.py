@@ -37,6 +37,7 @@ ENVIRONMENT = {  # Of a process with libtpu and no TPU. Source: libtpu's own mes
     "TPU_ACCELERATOR_TYPE": "v5litepod-16",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # It takes no TPU: another process may have them.
     "JAX_PLATFORMS": "cpu",
+    "XLA_FLAGS": "",  # What is answered is kept, and is the same for whoever asks.
 }
 
 

@@ -8,11 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from mainspring.app.render.tables import Listing, ago, facts_grid, framed, size_text
-<<<<<<<< HEAD:src/mainspring/app/render/training/releases.py
 from mainspring.app.sdk.policies.releases import ReleaseDifference, ReleaseMade
-========
-from mainspring.app.sdk.policies.releases import ReleaseDifference, ReleaseMade
->>>>>>>> d2a81ad30daff620e78451824fa52e3c8fc25529:src/mainspring/app/render/robots/releases.py
 from mainspring.domain.answers import ReleaseState, ReleaseView, TrustView
 from mainspring.domain.answers.policies.releases import Embodiment, GateSeen
 
