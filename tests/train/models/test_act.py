@@ -93,7 +93,7 @@ def test_loss_grows_with_the_distance_of_styles_from_noise() -> None:
 
 def test_view_that_is_masked_has_no_part_in_the_chunk_and_none_of_its_own_is_lost() -> None:
     rows, weights = batch(), lively()
-    style = np.zeros((6, POLICY.style_dim), np.float32)
+    style = jnp.zeros((6, POLICY.style_dim), jnp.float32)
     chunk = jax.jit(lambda rows: chunk_of(weights, POLICY, rows, style))
     rows["image_valid"] = np.tile([True, False], (6, 1))
     other = {**rows, "images": rows["images"].copy()}
