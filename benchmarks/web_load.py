@@ -53,12 +53,11 @@ def serve(told: Connection, folder: str, jobs: int) -> None:
     control = filled(Path(folder), NODES, jobs)
     admin = control.people.new_token(NewToken(holder="root", team=LAB, role=TeamRole.ADMIN)).secret
     dice = Random(2)
-    tokens = [
-        control.people.new_token(
-            NewToken(holder=f"reader-{number}", team=TeamName(f"team-{dice.randrange(TEAMS)}"), role=TeamRole.VIEWER)
-        ).secret
-        for number in range(READERS)
-    ]
+    tokens = []
+    for number in range(READERS):
+        team = TeamName(f"team-{dice.randrange(TEAMS)}")
+        asked = NewToken(holder=f"reader-{number}", team=team, role=TeamRole.VIEWER)
+        tokens.append((control.people.new_token(asked).secret, team))
     listener = listen("127.0.0.1", 0)
     server = Server(control, listener)
     add_pages(server)
@@ -179,9 +178,12 @@ async def _lag_s(page: Page, base: str, admin: str, job: str, number: int) -> fl
     return time.monotonic() - begun_s
 
 
-async def measured(base: str, pid: int, admin: str, tokens: Sequence[str], seconds: float) -> dict[str, Any]:
+async def measured(
+    base: str, pid: int, admin: str, tokens: Sequence[tuple[str, TeamName]], seconds: float
+) -> dict[str, Any]:
     with Client(base, admin) as client:
         jobs = [view.id for view in client.ps(state=JobState.QUEUED, limit=500)]
+        own = {team: [view.id for view in client.ps(team=team, limit=20)] for team in {team for _, team in tokens}}
     begun_s, cpu_s = time.monotonic(), spent_s(pid)
     count = await changes(base, admin, jobs[1:], begun_s + seconds)
     alone = (spent_s(pid) - cpu_s) / (time.monotonic() - begun_s)
@@ -191,11 +193,10 @@ async def measured(base: str, pid: int, admin: str, tokens: Sequence[str], secon
     begun_s, cpu_s = time.monotonic(), spent_s(pid)
     until_s = begun_s + seconds
     readers: list[Coroutine[Any, Any, None]] = []
-    for token in tokens:
+    for token, team in tokens:
         wanted = dice.choices(names, weights)[0]
-        own = admin if wanted == "job" and len(readers) % 20 == 0 else token
-        path = f"/jobs/{dice.choice(jobs)}" if wanted == "job" and own == admin else "/" if wanted == "job" else wanted
-        readers.append(reader(base, own, path, len(readers) / len(tokens) * seconds / 3.0, until_s, took_s))
+        path = f"/jobs/{dice.choice(own[team])}" if wanted == "job" else wanted
+        readers.append(reader(base, token, path, len(readers) / len(tokens) * seconds / 3.0, until_s, took_s))
     watching = asyncio.gather(*readers)
     (paints, lags), more = await asyncio.gather(
         chromium(base, admin, jobs, until_s), changes(base, admin, jobs[1:], until_s)

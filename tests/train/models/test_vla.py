@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from mainspring.domain.errors import InvalidInput
+from mainspring.train.evaluate import in_numbers_used
 from mainspring.train.layouts.openpi import openpi_layout
 from mainspring.train.layouts.rows import weights_from, weights_to
 from mainspring.train.models.shapes import (
@@ -126,6 +127,16 @@ def test_error_in_bfloat16_is_near_that_in_float32_and_the_weights_stay_float32(
     assert half.dtype == np.float32
     assert close(half, whole, 0.05)
     assert (half != whole).any()
+
+
+@KINDS
+def test_weights_in_the_numbers_they_are_used_in_give_the_same_bits(kind: str) -> None:
+    weights, policy, rows = given(kind), small(kind, numbers=FloatKind.BFLOAT16), batch()
+    sample = jax.jit(lambda weights: flow_from(weights, policy, rows, rows["noise"]))
+    used = in_numbers_used(weights, policy)
+    changed = [each.dtype for each in jax.tree.leaves(used) if each.dtype != np.float32]
+    assert len(changed) > 20
+    np.testing.assert_array_equal(sample(used), sample(weights))
 
 
 def test_prompt_of_the_recipe_serves_a_batch_without_one() -> None:
