@@ -102,6 +102,9 @@ def _keep(folder: Path) -> None:
 def _run() -> NoReturn:
     """Runs the command that `sys.argv` says, and ends without tidying up what was there before it."""
     code: object = 0
+    tables = import_module("mainspring.app.render.tables")  # Which knew its width when it was loaded.
+    for console, columns in ((tables.CONSOLE, tables.COLUMNS_PIPED), (tables.ERRORS, 80)):
+        console.width = int(os.environ.get("COLUMNS", columns))
     try:
         import_module("mainspring.app.cli.main").main()
     except SystemExit as ended:

@@ -63,10 +63,10 @@ def error_left_by_heart(policy: Policy, batch: Arrays, *, steps: int, optimizer:
 
     @jax.jit
     def error(weights: Any) -> jax.Array:
-        chunk = sample_actions(
-            weights, statistics, policy, batch, row_keys(jax.random.key(9), jnp.arange(len(batch["state"])))
-        )
-        return jnp.sqrt(jnp.mean((chunk - batch["actions"]) ** 2))
+        rows = jnp.arange(len(batch["state"]))
+        draws = [row_keys(jax.random.key(draw), rows) for draw in range(8)]  # Of one draw it is half, or twice as much.
+        chunks = [sample_actions(weights, statistics, policy, batch, keys) for keys in draws]
+        return jnp.sqrt(jnp.mean((jnp.stack(chunks) - batch["actions"]) ** 2))
 
     before, state = float(error(weights)), jax.jit(moving.init)(weights)
     for step in range(steps):

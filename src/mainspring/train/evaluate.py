@@ -193,8 +193,7 @@ def make_sampler(policy: TrainedPolicy) -> Sampler:
         InvalidInput: It is a language model; or, of the function, what it is given is not what the policy sees.
     """
     shape, signature = policy.recipe.policy, policy.signature
-    if isinstance(shape, LanguageRecipe):
-        raise InvalidInput("act", got="a language model", wanted="a policy: it has words and no actions")
+    _check_acts(shape)
     compiled = _compiled_by_seeds(policy.recipe)
     weights, statistics = jax.device_put((in_numbers_used(policy.weights, shape), policy.statistics))
 
@@ -206,6 +205,11 @@ def make_sampler(policy: TrainedPolicy) -> Sampler:
         return np.asarray(compiled(weights, statistics, batch, seed_B, guidance))
 
     return sample
+
+
+def _check_acts(policy: Policy) -> None:
+    if isinstance(policy, LanguageRecipe):
+        raise InvalidInput("act", got="a language model", wanted="a policy: it has words and no actions")
 
 
 @cache
@@ -271,6 +275,7 @@ def held_out_error(policy: TrainedPolicy, view: View, *, seed: int, source: str 
         NotFound: The recipe has no such source.
         InvalidInput: The view does not fit the policy, or it is a language model.
     """
+    _check_acts(policy.recipe.policy)
     sources = Sources(with_source(policy.recipe, source), [GivenView(name=source, view=view)], policy.signature)
     opened, fitting = sources.opened[0], Fitting(sources, jax.tree.map(np.asarray, policy.statistics))
     signature = signature_of(fitting.gathered(opened, view, np.arange(1)), policy.recipe.policy, policy.recipe.data)

@@ -89,7 +89,7 @@ def test_chunk_of_partly_absolute_actions_is_measured_from_the_state_but_for_tho
     assert found["target_mean"][0] == pytest.approx(wanted.mean(axis=0), abs=0.2)
     weights = fresh_weights(recipe.policy, sources.signature)
     seen = {"state": np.full((1, 5), 7.0, np.float32)}
-    chunk = np.asarray(sample_actions(weights, found, recipe.policy, seen, jax.random.key(0)))
+    chunk = np.asarray(sample_actions(weights, found, recipe.policy, seen, jax.random.key(0)[None]))
     assert (chunk[0, :, :2] > 3).all()
     assert (abs(chunk[0, :, 2]) < 6).all()
 

@@ -34,5 +34,6 @@ if TYPE_CHECKING:
         told_of_objects,
     )
     from mainspring.app.render.terminal import write_output
+    from mainspring.app.render.training.samples import comparison, curves_plot, metrics_table, stacks_panel
 else:
     __getattr__, __dir__ = names_of(__name__)

@@ -28,7 +28,8 @@ def _console(stream: TextIO, *, stderr: bool, piped_columns: int | None) -> Cons
     return SafeConsole(stderr=stderr, width=None if known else piped_columns)
 
 
-CONSOLE = _console(sys.stdout, stderr=False, piped_columns=1_000)  # One line a row, for grep and awk.
+COLUMNS_PIPED = 1_000  # One line a row, for grep and awk.
+CONSOLE = _console(sys.stdout, stderr=False, piped_columns=COLUMNS_PIPED)
 ERRORS = _console(sys.stderr, stderr=True, piped_columns=None)
 _TRACEBACK = "Traceback (most recent call last):"  # How Python begins one.
 BOX_COLUMNS_MAX = 100  # Of a frame in a file or a pipe.

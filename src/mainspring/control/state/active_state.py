@@ -121,7 +121,7 @@ class ActiveState:
             self._feed.set_teams(self._teams.tree)
             self._tell_pending_anew()
         if self._follower.started:
-            self._follow(connection, newest)
+            self._follow(connection, now_s, newest)
         else:
             self._load(connection, now_s, newest)
         if self._closed.look(now_s):
@@ -211,7 +211,7 @@ class ActiveState:
         builder.set_usage(usage(connection, now_s), at_s=now_s)
         self._pasts = pasts(connection, DISPLACED, taken=StopCause.TAKEN)
         self.avoidance = Avoidance(evidence_since(connection, now_s - REMEMBERED_S))
-        self._closed.read(connection)
+        self._closed.read(connection, now_s)
         live = live_attempts(connection)
         self._follower.start(connection, [attempt.job for attempt in live], newest)
         self._take_jobs(connection, {job.id: job for job in live_jobs(connection)}, {})
@@ -220,13 +220,14 @@ class ActiveState:
         for attempt in live:
             self._take_live(attempt)
 
-    def _follow(self, connection: sa.Connection, newest: int) -> None:
+    def _follow(self, connection: sa.Connection, now_s: float, newest: int) -> None:
         news = self._follower.follow(connection, newest)
         for told in news.evidence:
             self._feed.touch()
             self.avoidance.add(told)
         if news.holds:
-            self._closed.read(connection)
+            self._closed.read(connection, now_s)
+            self._feed.touch()
         fresh = self._fresh.take(news.submitted)
         records = {job: new.record for job, new in fresh.items() if new.record is not None and job not in news.jobs}
         unknown = [job for job in dict.fromkeys([*news.submitted, *news.jobs]) if job not in records]

@@ -375,9 +375,10 @@ class ClosedNodes:
         self.holds = Holds()
         self._every = Holds()
 
-    def read(self, connection: sa.Connection) -> None:
+    def read(self, connection: sa.Connection, now_s: float) -> None:
         """Reads it anew."""
         self._every = read_closed(connection)
+        self.holds = self._every.due(now_s)
 
     def look(self, now_s: float) -> bool:
         """Returns whether it has changed by now."""

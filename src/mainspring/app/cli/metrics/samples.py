@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import csv
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mainspring.app import render
 from mainspring.app.cli.arguments import Json, LabContext
 from mainspring.app.cli.jobs import JobName
-from mainspring.app.render.training.samples import comparison, curves_plot, metrics_table, stacks_panel
-from mainspring.app.sdk.lab import Lab
 from mainspring.domain.answers import POINTS_MAX, JobSamples, MetricSeries
 from mainspring.domain.errors import InvalidInput, NotFound
-from mainspring.samples import TIME_PREFIX
+
+if TYPE_CHECKING:
+    from mainspring.app.sdk.lab import Lab
 
 Metrics = Annotated[list[str] | None, typer.Option("--metric", help="Draw this one; repeat for more.", metavar="NAME")]
 Points = Annotated[int, typer.Option(min=2, max=POINTS_MAX, help="Of each curve, about so many.")]
@@ -43,7 +43,7 @@ def samples(
     elif as_csv:
         _write_csv(told)
     elif not metric and not beside:
-        render.show(told[0], look=lambda: metrics_table(told[0]))
+        render.show(told[0], look=lambda: render.metrics_table(told[0]))
     else:
         shown = metric or _common(told)
         if not shown:
@@ -51,7 +51,7 @@ def samples(
         names = (name, beside)
         for one in shown:
             curves = [(names[at], series) for at, each in enumerate(told) if (series := _named(each, one)) is not None]
-            render.show(None, look=lambda one=one, curves=curves: curves_plot(one, curves))  # type: ignore[misc]
+            render.show(None, look=lambda one=one, curves=curves: render.curves_plot(one, curves))  # type: ignore[misc]
 
 
 def compare(
@@ -70,10 +70,10 @@ def compare(
     if as_json:
         render.show({"differences": tuple(differ), "samples": told}, as_json=True)
         return
-    render.show(None, look=lambda: comparison((name, other), differ, told))
+    render.show(None, look=lambda: render.comparison((name, other), differ, told))
     for one in metric or _common(told)[:1]:
         curves = [(job, found) for job, each in zip((name, other), told, strict=True) if (found := _named(each, one))]
-        render.show(None, look=lambda one=one, curves=curves: curves_plot(one, curves))  # type: ignore[misc]
+        render.show(None, look=lambda one=one, curves=curves: render.curves_plot(one, curves))  # type: ignore[misc]
 
 
 def _told(lab: Lab, job: str, metric: list[str] | None, points: int, attempt: int | None) -> JobSamples:
@@ -86,6 +86,8 @@ def _named(told: JobSamples, name: str) -> MetricSeries | None:
 
 def _common(told: list[JobSamples] | tuple[JobSamples, ...]) -> list[str]:
     """Returns the names of what all have reported themselves, a loss first; where there are none, of any."""
+    from mainspring.samples import TIME_PREFIX
+
     shared = [name for name in told[0].names if all(name in each.names for each in told)]
     own = [name for name in shared if not name.startswith(TIME_PREFIX)] or shared
     return sorted(own, key=lambda name: (name != "loss", "loss" not in name, name))
@@ -114,4 +116,4 @@ def stacks(
 ) -> None:
     """Show where a job's ranks stand now: its lead asks each for its stacks, and puts equal ones together."""
     found = context.obj.stacks(name, reason=reason)
-    render.show(found, as_json=as_json, look=lambda: stacks_panel(found))
+    render.show(found, as_json=as_json, look=lambda: render.stacks_panel(found))

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
+from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from mainspring.app.render.tables import Listing
-from mainspring.app.sdk.samples import Differing
 from mainspring.domain.answers import Event, JobSamples, MetricSeries
+
+if TYPE_CHECKING:
+    from mainspring.app.sdk.samples import Differing
 
 COLUMNS, ROWS = 72, 14  # Of a plot: half of what most terminals show.
 STYLES = ("cyan", "magenta")  # Of the first and the second job; told apart without colours too, by the legend's ends.
