@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,13 +13,12 @@ from mainspring.app import sdk
 from mainspring.app.base.specs import DURATION_FORM
 from mainspring.app.cli.arguments import Json, LabContext
 from mainspring.app.cli.jobs import Chips, run
-from mainspring.app.sdk.checkpoints import CheckpointFinder
 from mainspring.domain.codec import to_plain
 from mainspring.domain.errors import InvalidInput
 from mainspring.domain.job import Tier
-from mainspring.train.models.shapes import VlaRecipe
-from mainspring.train.naming import find_recipe
-from mainspring.train.recipe import VLA_LORA, Recipe, changed
+
+if TYPE_CHECKING:
+    from mainspring.train.recipe import Recipe
 
 
 def train(
@@ -64,8 +63,12 @@ def train(
     """
     lab, checkpoint = context.obj, ""
     if begin and not Path(begin).exists():
+        from mainspring.app.sdk.checkpoints import CheckpointFinder
+
         found = CheckpointFinder(lab).steps(begin)
         begin = checkpoint = f"{found.job}@{found.steps[0]}"
+    from mainspring.train.naming import find_recipe
+
     recipe = _begun(find_recipe(name, settings or ()), begin, statistics=statistics, lora=lora)
     _check(lab, recipe, view)
     run(
@@ -90,6 +93,9 @@ def train(
 
 def _begun(recipe: Recipe, begin: str, *, statistics: Path | None, lora: bool) -> Recipe:
     """Returns a recipe that begins with given weights."""
+    from mainspring.train.models.shapes import VlaRecipe
+    from mainspring.train.recipe import VLA_LORA, changed
+
     if lora and not isinstance(recipe.policy, VlaRecipe):
         raise InvalidInput(
             "learn adapters", on=recipe.name, got="a policy that is no VLA", wanted="a VLA", next_step="set lora itself"
@@ -107,6 +113,8 @@ def _begun(recipe: Recipe, begin: str, *, statistics: Path | None, lora: bool) -
 
 def _command(lab: sdk.Lab, name: str, recipe: Recipe, views: list[str]) -> list[str]:
     """Returns the program and its arguments: the recipe by its name, and what of it is another."""
+    from mainspring.train.naming import find_recipe
+
     command = ["python", "-m", "mainspring", "train", "--objects", lab.home.objects_url(lab.home.config())]
     command += ["--cache", str(lab.home.cache), "--recipe", name]
     command += [word for view in views for word in ("--view", view)]
