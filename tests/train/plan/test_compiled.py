@@ -55,7 +55,7 @@ def test_compiler_says_what_a_step_takes_and_is_asked_once(cache: Path) -> None:
     assert sizes == sorted(sizes, reverse=True)
     assert (
         sum(each.source.partition(":")[0] in {"arrays.py", "transformer.py", "siglip.py"} for each in figures.largest)
-        >= 5
+        >= 4  # The rest are the compiler's own: among them what a step keeps until it is known to be good.
     )
     (said,) = cache.glob("*.log")
     assert "rematerialization" not in said.read_text()  # An array gathered, because the compiler could not cut it.
