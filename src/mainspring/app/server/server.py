@@ -25,9 +25,9 @@ from mainspring.app.base.oidc import fetch
 from mainspring.app.base.system import FILES_WANTED, SystemClock, SystemDice, raise_open_files, tune_for_serving
 from mainspring.app.server.arrivals import Inboxes, Reader
 from mainspring.app.server.engines import Engines
-from mainspring.app.server.leading.evaluations import EvaluationThread
-from mainspring.app.server.leading.notices import NoticeThread
-from mainspring.app.server.leading.repairs import RepairThread
+from mainspring.app.server.leading.evaluations import evaluation_thread
+from mainspring.app.server.leading.notices import notice_thread
+from mainspring.app.server.leading.repairs import repair_thread
 from mainspring.app.server.output import OutputFile
 from mainspring.app.server.store_grants import agents_environment, grants_of
 from mainspring.app.server.telemetry.logs import start_log
@@ -135,9 +135,9 @@ def serve(
     )
     extend(server)
     server.measures.registry.register(_home_measures(home, config, inboxes, clock))
-    notices = NoticeThread(control, server, config.notices)
-    evaluations = EvaluationThread(control, server)
-    repairs = RepairThread(control, server, config.health)
+    notices = notice_thread(control, server, config.notices)
+    evaluations = evaluation_thread(control, server)
+    repairs = repair_thread(control, server, config.health)
     traces = TraceThread(control, server, config.traces, instance=url_of(listener, config))
     tune_for_serving()
     for part in (server, reader, notices, evaluations, repairs, traces):

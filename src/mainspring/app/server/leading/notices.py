@@ -1,30 +1,26 @@
-"""How notices leave this machine: posted by HTTP, or as e-mail; and the thread that has them sent."""
+"""How notices leave this machine: posted by HTTP, or as e-mail; and what has them sent."""
 
 from __future__ import annotations
 
-import logging
 import smtplib
 import ssl
 from email.message import EmailMessage
 from functools import partial
-from threading import Event, Thread
-from typing import final
 
 import httpx
 
+from mainspring.app.server.leading.thread import LeadingThread
 from mainspring.control import Control
 from mainspring.control.server import Server
 from mainspring.control.service.notices.letters import Letter
 from mainspring.control.service.notices.sending import Notices
-from mainspring.domain.errors import Conflict, MainspringError, Unavailable
+from mainspring.domain.errors import Unavailable
 from mainspring.domain.team import NoticeForm, NoticeRules
 from mainspring.domain.wire.trust import trust
 
 ANSWER_S = 5.0  # For a connection, and for each piece of an answer.
 _PAUSE_S = 1.0  # Between two looks at what is new.
-_STEP_S = 5.0  # What is under way may take when the server stops; it is sent once more then.
 _ATTEMPTED = "send a notice"
-_log = logging.getLogger(__name__)
 
 
 def send(letter: Letter, rules: NoticeRules) -> None:
@@ -70,42 +66,8 @@ def _mail(letter: Letter, rules: NoticeRules) -> None:
         raise Unavailable(_ATTEMPTED, got=f"no e-mail ({type(error).__name__})") from error
 
 
-@final
-class NoticeThread:
-    """Has notices sent while its server leads, until it is stopped; nothing where the operator allows no hosts."""
-
-    def __init__(self, control: Control, server: Server, rules: NoticeRules) -> None:
-        self._server = server
-        self._rules = rules
-        keys, courier = control.people.secrets.keys, partial(send, rules=rules)
-        self._notices = Notices(control.store, keys, control.clock, rules, courier, server.write_as_leader)
-        self._stopping = Event()
-        self._thread = Thread(target=self._run, name="mainspring-notices", daemon=True)
-
-    def start(self) -> None:
-        """Begins with what the last leader left."""
-        if self._rules.hosts:
-            self._thread.start()
-
-    def stop(self) -> None:
-        """Ends; what was not sent waits for the next leader."""
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join(_STEP_S)
-
-    def _run(self) -> None:
-        more = False
-        while more or not self._stopping.wait(_PAUSE_S):
-            more = False
-            if not self._server.leads:
-                self._notices.forget()
-                continue
-            try:
-                more = self._notices.step() and not self._stopping.is_set()
-            except Conflict:
-                self._notices.forget()
-            except MainspringError as error:
-                _log.warning("notices wait: %s", error)
-            except Exception:  # noqa: BLE001  As of a sweep: the next look begins from the store.
-                _log.exception("notices failed")
-                self._notices.forget()
+def notice_thread(control: Control, server: Server, rules: NoticeRules) -> LeadingThread:
+    """Returns what has notices sent; nothing where the operator allows no hosts."""
+    keys, courier = control.people.secrets.keys, partial(send, rules=rules)
+    notices = Notices(control.store, keys, control.clock, rules, courier, server.write_as_leader)
+    return LeadingThread(server, "notices", notices.step, notices.forget, pause_s=_PAUSE_S, wanted=bool(rules.hosts))

@@ -9,23 +9,22 @@ import ssl
 import subprocess
 from collections.abc import Mapping
 from tempfile import TemporaryFile
-from threading import Event, Lock, Thread
+from threading import Lock, Thread
 from typing import final
 
 import httpx
 
+from mainspring.app.server.leading.thread import LeadingThread
 from mainspring.control import Control
 from mainspring.control.server import Server
 from mainspring.control.service.nodes.repairing import HookCall, HookSaid, Repairs
 from mainspring.domain.answers import RepairOutcome
-from mainspring.domain.errors import Conflict, MainspringError
 from mainspring.domain.hardware.care import CareRules, put_in
 from mainspring.domain.wire.trust import trust
 
 SAID_KEPT = 1_000  # Calls of which it is remembered what came: many times those that are under way.
 SAID_BYTES_MAX = 500  # Of what a command wrote last.
 _PAUSE_S = 2.0  # Between two looks at what is due.
-_STEP_S = 5.0  # What is under way may take when the server stops.
 _PASSED = ("PATH", "HOME", "LANG", "TZ")  # Of the server's environment: nothing in which a secret may be.
 _log = logging.getLogger(__name__)
 
@@ -102,45 +101,9 @@ def _run(call: HookCall) -> HookSaid:
     return HookSaid(outcome=RepairOutcome.DONE if code == 0 else RepairOutcome.FAILED, words=said)
 
 
-@final
-class RepairThread:
-    """Has nodes repaired while its server leads, until it is stopped; nothing where the operator sets nothing up."""
-
-    def __init__(self, control: Control, server: Server, rules: CareRules) -> None:
-        self._server = server
-        self._rules = rules
-        self._repairs = Repairs(
-            control.store,
-            control.fleet,
-            control.clock,
-            control.dice,
-            rules,
-            HookThreads(),
-            server.write_as_leader,
-        )
-        self._stopping = Event()
-        self._thread = Thread(target=self._run, name="mainspring-repairs", daemon=True)
-
-    def start(self) -> None:
-        """Begins with what the last leader left."""
-        if self._rules.comes_back_by_repair:
-            self._thread.start()
-
-    def stop(self) -> None:
-        """Ends; what is under way goes on under the next leader."""
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join(_STEP_S)
-
-    def _run(self) -> None:
-        while not self._stopping.wait(_PAUSE_S):
-            if not self._server.leads:
-                continue
-            try:
-                self._repairs.step()
-            except Conflict:
-                continue  # Another leads.
-            except MainspringError as error:
-                _log.warning("repairs wait: %s", error)
-            except Exception:  # noqa: BLE001  The next look begins from the store.
-                _log.exception("repairs failed")
+def repair_thread(control: Control, server: Server, rules: CareRules) -> LeadingThread:
+    """Returns what has nodes repaired; nothing where the operator sets nothing up."""
+    repairs = Repairs(
+        control.store, control.fleet, control.clock, control.dice, rules, HookThreads(), server.write_as_leader
+    )
+    return LeadingThread(server, "repairs", repairs.step, pause_s=_PAUSE_S, wanted=rules.comes_back_by_repair)
