@@ -9,7 +9,7 @@ from enum import Enum
 import sqlalchemy as sa
 
 from mainspring.control.store.rows import RowMapping
-from mainspring.control.store.schema import ACTION_LENGTH_MAX, audit
+from mainspring.control.store.schema import audit
 from mainspring.control.store.tokens import Caller
 from mainspring.domain.answers import AuditLine
 from mainspring.domain.ids import TeamName
@@ -80,13 +80,12 @@ def note_all(connection: sa.Connection, deeds: Sequence[Deed], now_s: float) -> 
 
 
 def _line(deed: Deed, now_s: float) -> dict[str, object]:
-    assert len(deed.action) <= ACTION_LENGTH_MAX, deed.action  # SQLite would take it, PostgreSQL would not.
     return {
         "time_s": now_s,
         "holder": str(deed.caller)[:_TEXT_MAX],
         "token": deed.caller.token,
         "address": deed.caller.address[:_TEXT_MAX],
-        "action": deed.action,
+        "action": deed.action[:_TEXT_MAX],
         "target": deed.target[:_TEXT_MAX],
         "team": deed.team,
         "outcome": Outcome.DONE.value,

@@ -27,7 +27,6 @@ from mainspring.domain.goodput import TimeUse
 from mainspring.domain.ids import SECRET_NAME_LENGTH_MAX
 from mainspring.domain.life import JobState, ended
 
-ACTION_LENGTH_MAX = 32  # Of what an audit line says was done: two or three words.
 ID_LENGTH_MAX = 63
 REASON_LENGTH_MAX = 4_096
 KEY_LENGTH_MAX = 255
@@ -279,7 +278,7 @@ audit = Table(
     Column("holder", word(255), nullable=False),
     id_column("token"),
     Column("address", word(255), nullable=False),
-    Column("action", word(ACTION_LENGTH_MAX), nullable=False),
+    Column("action", word(255), nullable=False),
     Column("target", word(255), nullable=False),
     id_column("team"),
     Column("outcome", word(16), nullable=False),
