@@ -26,7 +26,7 @@ def _script() -> str:
     return "\n".join(lines)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(not RECORDINGS.exists(), reason="the Unitree G1 recordings are not here")
 def test_commands_of_the_data_page_run_from_files_to_a_trained_policy(tmp_path: Path) -> None:

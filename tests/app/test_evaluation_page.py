@@ -16,7 +16,7 @@ from mainspring.domain.life import ended
 PAGE = Path(__file__).parents[2] / "docs" / "evaluation.md"
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_commands_of_the_evaluation_page_run(tmp_path: Path) -> None:
     blocks = re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.DOTALL)

@@ -144,7 +144,7 @@ def test_plans_of_a_submit_need_no_jax(lab: Lab) -> None:
 
 
 @needs_compiler
-@pytest.mark.slow
+@pytest.mark.soak
 def test_what_the_compiler_refused_once_is_refused_and_what_it_took_is_told(lab: Lab) -> None:
     cache = lab.home.cache / "plans"
     fits, large = (changed(recipe_named("vla_tiny"), {"batch_size": size}) for size in (8, 1 << 20))

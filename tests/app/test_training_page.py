@@ -15,7 +15,7 @@ from tests.app.ready_ms import path_with_ready_ms
 PAGE = Path(__file__).parents[2] / "docs" / "training.md"
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_commands_of_the_training_page_run(tmp_path: Path) -> None:
     blocks = re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.DOTALL)

@@ -410,7 +410,10 @@ def test_openapi_document_describes_what_the_routes_answer(api: Api) -> None:
 
 
 @pytest.mark.slow
-def test_requests_drawn_from_the_openapi_document_never_break_the_server(api: Api, served: Served) -> None:
+@pytest.mark.parametrize("examples", [2, pytest.param(20, marks=pytest.mark.soak)])
+def test_requests_drawn_from_the_openapi_document_never_break_the_server(
+    api: Api, served: Served, examples: int
+) -> None:
     job = api.submit(api.world.spec())
     api.world.run(job.id)
     api.world.control.pulse.stepped(Step.RECORDED)
@@ -423,7 +426,7 @@ def test_requests_drawn_from_the_openapi_document_never_break_the_server(api: Ap
         assert isinstance(found, Ok)
         operation = found.ok()
 
-        @settings(max_examples=4, database=None, suppress_health_check=list(HealthCheck))
+        @settings(max_examples=examples, database=None, suppress_health_check=list(HealthCheck))
         @given(case=operation.as_strategy())
         def call(case: Any) -> None:
             # Followed logs last as long as their job.

@@ -71,7 +71,7 @@ class Load:
     calm_s: float
 
 
-QUICK = Load(waves=2, kills_s=20.0, pause_s=2.0, calm_s=240.0)
+QUICK = Load(waves=1, kills_s=12.0, pause_s=2.0, calm_s=240.0)
 SOAK = Load(waves=max(1, round(SOAK_S / 24)), kills_s=SOAK_S, pause_s=3.0, calm_s=900.0)
 
 

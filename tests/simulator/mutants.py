@@ -407,7 +407,6 @@ MUTANTS = (
 )
 QUICK = (
     "an event is kept twice",
-    "a state without its event",
     "a durable step lacks a share",
     "a generation resumes from the oldest step there is",
 )

@@ -12,7 +12,7 @@ import pytest
 from mainspring.simulator import prove
 from mainspring.simulator.nodes.rare import Rare
 
-SEEDS = 6
+SEEDS = 3
 SEEDS_SOAK = 200
 SOAK_PARTS = 20
 SEEDS_RARE = 150  # Most show all within forty.

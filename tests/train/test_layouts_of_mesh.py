@@ -37,6 +37,7 @@ SHARES = {
     "sequence, words": 2,
     "accumulated, words": 4,
 }
+QUICK = ("fsdp", "tensor, lora", "sequence, words")  # Each axis and each kind of policy once; all of them soak.
 
 
 @cache
@@ -69,7 +70,14 @@ def _trained(layout: str, folder: str) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.timeout(800)
-@pytest.mark.parametrize("layout", [name for name in LAYOUTS if not name.startswith("one device")])
+@pytest.mark.parametrize(
+    "layout",
+    [
+        pytest.param(name, marks=() if name in QUICK else pytest.mark.soak)
+        for name in LAYOUTS
+        if not name.startswith("one device")
+    ],
+)
 def test_layout_gives_the_loss_of_one_device_splits_weights_and_moments_alike_and_sends_no_more_than_it_must(
     layout: str,
 ) -> None:

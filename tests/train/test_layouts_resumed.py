@@ -169,12 +169,15 @@ def test_rank_that_is_killed_and_goes_on_with_its_layout_ends_with_the_same_bits
     assert again["prints"] == lab.whole["prints"]
 
 
-@pytest.mark.parametrize("layout", OTHERS)
+@pytest.mark.parametrize(
+    "layout", [pytest.param(name, marks=() if name == "tensor" else pytest.mark.soak) for name in OTHERS]
+)
 def test_run_that_goes_on_with_another_layout_has_the_losses_of_the_one_that_stayed(layout: str, lab: Lab) -> None:
     found = lab.gone_on(layout)["losses"]
     assert found == {step: pytest.approx(lab.whole["losses"][step], rel=1e-5) for step in ("5", "6", "7", "8")}
 
 
+@pytest.mark.soak
 def test_checkpoint_that_any_layout_wrote_is_read_exactly_under_every_other(lab: Lab) -> None:
     written = {"fsdp": lab.whole["prints"], **{layout: lab.gone_on(layout)["prints"] for layout in OTHERS}}
     agents = {layout: lab.agent(f"{layout} read", lab.checkpoint(layout, 2 * EVERY)) for layout in written}

@@ -146,7 +146,7 @@ class TrainersSource:
             block.elements[...] = self._arrays[block.array.path][block.place]
 
 
-@pytest.mark.parametrize("mean", [False, True])
+@pytest.mark.parametrize("mean", [True, pytest.param(False, marks=pytest.mark.soak)])
 def test_export_is_merged_and_gives_the_samples_of_the_run(
     mean: bool, moved: tuple[TrainState, TrainState], tmp_path: Path
 ) -> None:
@@ -178,6 +178,7 @@ def test_merged_source_reads_any_region(moved: tuple[TrainState, TrainState]) ->
     np.testing.assert_allclose(block.elements, whole[array.path][1:2, 3:8, 1:3], rtol=1e-6)
 
 
+@pytest.mark.soak
 def test_base_in_bfloat16_takes_half_the_memory_and_merges_the_same(base: Path) -> None:
     recipe = begun_with(base, lora={**LORA, "numbers": "bfloat16", "whole": ["action_(in|out)/.*"]})
     first, last = run(recipe, steps=3)

@@ -60,6 +60,7 @@ def test_pi05_is_not_trained_from_a_view_which_tells_it_no_state(views: dict[Spl
         train(Session("", pid=1, stopwatch=lambda: 0.0), recipe, views["train"], facts={})
 
 
+@pytest.mark.soak
 def test_vla_learns_from_camera_images_of_another_size(tmp_path: Path, compiled: Path) -> None:
     jax.config.update("jax_compilation_cache_dir", str(compiled))  # type: ignore[no-untyped-call]
     store = open_store(str(tmp_path / "objects"))

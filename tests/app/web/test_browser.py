@@ -68,7 +68,14 @@ def paths_of(client: Client) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize(("dark", "size"), [(False, WIDE), (True, WIDE), (False, NARROW)])
+@pytest.mark.parametrize(
+    ("dark", "size"),
+    [
+        (False, NARROW),
+        pytest.param(False, WIDE, marks=pytest.mark.soak),
+        pytest.param(True, WIDE, marks=pytest.mark.soak),
+    ],
+)
 def test_every_page_of_a_large_lab_draws_without_a_fault_for_everybody(
     browser: Browser, large: Client, *, dark: bool, size: tuple[int, int]
 ) -> None:

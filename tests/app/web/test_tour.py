@@ -12,7 +12,7 @@ from tests.app.web import tour
 from tests.app.web.browsing import browser_missing
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.skipif(bool(browser_missing()), reason=browser_missing())
 @pytest.mark.skipif(not has_charts(), reason="what draws charts is not here: make install")
 def test_tour_shows_the_pictures_that_are_drawn(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def test_policy_trained_with_another_devices_attention_is_evaluated_with_xlas() 
     assert (here.compute.attention, here.compute.numbers) == (AttentionKind.XLA, policy.compute.numbers)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason=f"no compiler for TPUs: {COMMAND}")
 def test_step_with_splash_compiles_for_tpus_with_the_kernel_in_every_stack() -> None:

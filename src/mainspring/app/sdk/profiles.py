@@ -13,6 +13,7 @@ from mainspring.domain.answers import NewProfile, ProfileView
 from mainspring.domain.errors import NotFound, Unavailable
 from mainspring.domain.ids import JobId
 from mainspring.domain.life import ended
+from mainspring.domain.routes import Calls
 from mainspring.domain.wire.events.leads import ProfileKeptEvent
 from mainspring.session.profiling.recording import ABOUT, TRACE, XPLANE
 from mainspring.train.profile.summary import ProfileDifference, ProfileSummary, difference, summarise
@@ -77,18 +78,25 @@ class ProfileVerbs:
             Conflict: The job does not run.
             Unavailable: A rank could not be profiled, or it took too long.
         """
+        seen = self._lab.call(Calls.job_events, job, newest=True, limit=1)
         asked = self._lab.ask_profile(job, NewProfile(steps=steps, ranks=ranks))
-        told = self._told(asked, timeout_s, on_wait)
+        told = self._told(asked, seen[-1].sequence if seen else 0, timeout_s, on_wait)
         failed = [event for event in told if event.failure]
         if failed:
             raise Unavailable("profile a job", on=f"rank {failed[0].rank} of {asked.job}", got=failed[0].failure[:500])
         return tuple(self.read(asked.job, asked.id, rank) for rank in sorted(ranks))
 
-    def _told(self, asked: ProfileView, timeout_s: float, on_wait: Callable[[int], object]) -> list[ProfileKeptEvent]:
+    def _told(
+        self, asked: ProfileView, since: int, timeout_s: float, on_wait: Callable[[int], object]
+    ) -> list[ProfileKeptEvent]:
+        """Returns what is told of each rank, in events after a sequence."""
         over_s = time.monotonic() + timeout_s
+        told: list[ProfileKeptEvent] = []
         while True:
-            every = (event.told for event in self._lab.events(asked.job))
-            told = [event for event in every if isinstance(event, ProfileKeptEvent) and event.id == asked.id]
+            fresh = self._lab.call(Calls.job_events, asked.job, since=since)
+            since = fresh[-1].sequence if fresh else since
+            kept = (event.told for event in fresh if isinstance(event.told, ProfileKeptEvent))
+            told += [event for event in kept if event.id == asked.id]
             left = len({*asked.ranks} - {event.rank for event in told})
             on_wait(left)
             if not left:

@@ -44,7 +44,7 @@ class Judging:
                 on = f"{rule[:80]!r} for {node[:80]} of {cluster[:80]}"
                 raise NotFound(_ATTEMPTED, on=on, got="a rule that never held there", next_step="ms health rules")
             words = f"{rule} of {node} of {cluster}: {'right' if asked.right else 'wrong'}, {asked.reason}"
-            note(connection, caller, "judge a rule", words, team=LAB, now_s=self._clock.now_s())
+            note(connection, caller, _ATTEMPTED, words, team=LAB, now_s=self._clock.now_s())
             return told(rule, measured(connection).get(rule, Precision()))
 
 
