@@ -4,11 +4,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from mainspring.domain.errors import InvalidInput
 from mainspring.train.models.shapes import VlaKind, VlaRecipe
+from mainspring.train.models.vla import with_varied_words
 from mainspring.train.prompts import Tokenizer
 from mainspring.train.recipe import recipe_named
 
@@ -100,3 +103,44 @@ def test_file_that_is_no_tokenizer_is_refused(tmp_path: Path, data: bytes | None
         path.write_bytes(data)
     with pytest.raises(InvalidInput, match="open a tokenizer"):
         Tokenizer(path, policy(VlaKind.PI0, length=20))
+
+
+def test_words_by_their_hash_are_the_same_wherever_they_stand_and_capitals_are_none() -> None:
+    tokenizer = Tokenizer(Path("words"), policy(VlaKind.PI0, length=9))
+    one, other = (
+        tokenizer.prompt(task, np.zeros(3, np.float32)).tokens.tolist()
+        for task in ("bring it Left", "left, where it belongs")
+    )
+    assert one[3] == other[1]
+    assert one[2] == other[4]
+    assert len({*one[:5]}) == 5
+    assert one[5:] == [0] * 4
+    assert max(one + other) < 256
+
+
+def test_noise_leaves_out_words_and_replaces_others_but_never_the_ends() -> None:
+    noisy = replace(policy(VlaKind.PI0, length=12), prompt_noise=0.5)
+    words, rows = 8, 400
+    batch = {
+        "prompt": jnp.tile(jnp.asarray([1, *range(20, 20 + words), 5, 0, 0]), (rows, 1)),
+        "prompt_valid": jnp.tile(jnp.arange(12) < words + 2, (rows, 1)),
+    }
+    keys = jax.random.split(jax.random.key(0), rows)
+    found = with_varied_words(batch, noisy, keys)
+    tokens, valid = np.asarray(found["prompt"]), np.asarray(found["prompt_valid"])
+    assert valid[:, [0, words + 1]].all()
+    assert (tokens[:, [0, words + 1]] == (1, 5)).all()
+    assert not valid[:, words + 2 :].any()
+    inner = slice(1, words + 1)
+    left_out, replaced = ~valid[:, inner], tokens[:, inner] != np.asarray(batch["prompt"])[:, inner]
+    assert left_out.mean() == pytest.approx(0.25, abs=0.03)
+    assert (replaced & ~left_out).mean() == pytest.approx(0.25, abs=0.03)
+    assert len({tuple(row) for row in left_out.tolist()}) > 50
+    again = with_varied_words(batch, noisy, keys)
+    assert all((found[name] == again[name]).all() for name in found)
+    assert with_varied_words(batch, replace(noisy, prompt_noise=0.0), keys) is batch
+
+
+def test_noise_is_refused_where_prompts_tell_the_state() -> None:
+    with pytest.raises(InvalidInput, match="prompt_noise"):
+        replace(policy(VlaKind.PI05, length=99), prompt_noise=0.1)

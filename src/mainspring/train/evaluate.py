@@ -36,7 +36,6 @@ from mainspring.train.policy import (
 )
 from mainspring.train.prompts import Tokenizer
 from mainspring.train.recipe import Recipe
-from mainspring.train.robots import BYTES
 
 SAMPLES = 16  # Chunks averaged for one held-out state: the noise left adds 1/16 of a sample's variance to the error.
 ROWS_A_CALL = 256
@@ -165,7 +164,7 @@ def tokenizer_of(policy: TrainedPolicy) -> Tokenizer | None:
         InvalidInput: Its tokenizer's file is not here.
     """
     name, shape = policy.recipe.data.tokenizer, policy.recipe.policy
-    return Tokenizer(None if name == BYTES else Path(name), shape) if isinstance(shape, VlaRecipe) and name else None
+    return Tokenizer(Path(name), shape) if isinstance(shape, VlaRecipe) and name else None
 
 
 def normalised_state(policy: TrainedPolicy, state_BS: NDArray[np.float32], *, robot: int = 0) -> NDArray[np.float32]:

@@ -6,10 +6,12 @@ Source: openpi, `tokenizer.py`: pi0 reads the task and a line end; pi0.5 reads `
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import sentencepiece
@@ -17,11 +19,13 @@ from numpy.typing import NDArray
 
 from mainspring.domain.errors import InvalidInput
 from mainspring.train.models.shapes import VlaKind, VlaRecipe
-from mainspring.train.robots import BYTES
+from mainspring.train.robots import BYTES, WORDS
 
 STATE_BINS = 256  # Between -1 and 1.
 _NEEDED = "Task: , State: 0 1 2 3 4 5 6 7 8 9;\nAction: "
 KNOWN_MAX = 100_000  # Prompts of tasks that are kept: some 40 MB; the largest published mixtures have fewer tasks.
+_FIRST = 2  # Before it are padding and what begins a text.
+_WORD = re.compile(r"\w+|[^\w ]")
 MODEL_BYTES_MAX = 64 << 20  # That of Gemma is 4 MB.
 
 
@@ -54,17 +58,32 @@ class _Bytes:
         return 1
 
 
+class _Hashed(_Bytes):
+    """Words that need no file either: each word of a text is one by its hash, capital letters and small ones alike.
+
+    What is common to two sentences is so wherever it stands, which a small model does not learn of bytes from a few.
+    """
+
+    def __init__(self, vocabulary: int) -> None:
+        self._count = vocabulary - _FIRST
+
+    def EncodeAsIds(self, texts: str | list[str]) -> Any:
+        if isinstance(texts, str):
+            return [_FIRST + crc32(word.encode()) % self._count for word in _WORD.findall(texts.lower())]
+        return [self.EncodeAsIds(text) for text in texts]
+
+
 class Tokenizer:
-    """The words of a language model, from a SentencePiece file; or bytes, for one that learns from nothing.
+    """The words of a language model, from a SentencePiece file; or what needs none, for one that learns from nothing.
 
     What it has made of a task is kept where prompts tell no state: a batch then costs a look for each row.
     """
 
-    def __init__(self, path: Path | None, policy: VlaRecipe) -> None:
+    def __init__(self, path: Path, policy: VlaRecipe) -> None:
         """Opens a tokenizer for a policy.
 
         Args:
-            path: A SentencePiece model, None for bytes.
+            path: A SentencePiece model, or `BYTES` or `WORDS`.
             policy: The policy that is to read its words.
 
         Raises:
@@ -72,9 +91,9 @@ class Tokenizer:
         """
         self._policy = policy
         self._known: dict[str, Prompt] = {}
-        if path is None:
-            self._words: Any = _Bytes()
-            self._check(Path(BYTES))
+        if str(path) in (BYTES, WORDS):
+            self._words: Any = _Bytes() if str(path) == BYTES else _Hashed(policy.language.vocabulary)
+            self._check(path)
             return
         self._words = sentencepiece.SentencePieceProcessor()
         try:

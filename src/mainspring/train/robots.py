@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from mainspring.domain.errors import InvalidInput, nearest
 
-BYTES = "bytes"  # A tokenizer that needs no file: every byte of a text is a word.
+# Tokenizers that need no file: every byte of a text is a word of the model's, or each word is one by its hash.
+BYTES, WORDS = "bytes", "words"
 DIMS_MAX = 1024
 SOURCES_MAX = 1_000  # As of a mixture in the catalog.
 
@@ -68,8 +69,8 @@ class DataRecipe:
     Args:
         sources: What is mixed; the one that there is, by default.
         robots: Whose data this is.
-        tokenizer: Makes words of tasks: a SentencePiece file, or `bytes`; "" for the policy's own prompt whatever the
-            task. The prompts of pi0.5, which tell the state, need one.
+        tokenizer: Makes words of tasks: a SentencePiece file, `bytes` or `words`; "" for the policy's own prompt
+            whatever the task. The prompts of pi0.5, which tell the state, need one.
     """
 
     sources: tuple[SourceRecipe, ...] = (SourceRecipe(),)

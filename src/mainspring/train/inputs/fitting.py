@@ -24,7 +24,6 @@ from mainspring.train.models.shapes import LanguageRecipe, VlaRecipe
 from mainspring.train.models.vla import check_prompt
 from mainspring.train.policy import Statistics, statistics_of_robot
 from mainspring.train.prompts import Tokenizer
-from mainspring.train.robots import BYTES
 
 TASKS_AT_ONCE = 1_024  # That are made words of together when all are looked at.
 
@@ -62,7 +61,7 @@ class Fitting:
         if not name:
             check_prompt(policy, {})
             return None
-        return Tokenizer(None if name == BYTES else Path(name), policy)
+        return Tokenizer(Path(name), policy)
 
     def check_tasks(self) -> None:
         """Makes words of every task, so that one that is too long is found before the first step.

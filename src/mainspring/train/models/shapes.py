@@ -270,6 +270,8 @@ class VlaRecipe:
         action_dim: Dimensions of the model's states and actions; a robot of fewer leaves the rest at zero.
         prompt: Tokens of the task, for batches that bring no `prompt` of their own.
         prompt_length: Tokens of a prompt with its padding.
+        prompt_noise: In training, how likely each word of a prompt is left out or another stands in its place, each
+            half the time: what is learned then hangs on no single wording. Not where prompts tell the state.
         flow_steps: Euler steps from noise to actions.
         relative_actions: As for `PolicyRecipe`.
         quantiles: Whether states and actions are normalised by their 1 % and 99 % quantiles instead of mean and
@@ -286,6 +288,7 @@ class VlaRecipe:
     action_dim: int
     prompt: tuple[int, ...]
     prompt_length: int
+    prompt_noise: float = 0.0
     flow_steps: int = 10
     relative_actions: bool = False
     quantiles: bool = False
@@ -302,6 +305,7 @@ class VlaRecipe:
         wide = (1, WIDTH_MAX)
         require("policy", self, expert_width=(4, WIDTH_MAX), expert_mlp=wide, horizon=(1, 1024), action_dim=(1, 1024))
         require("policy", self, prompt_length=(1, PROMPT_MAX), flow_steps=(1, 1000))
+        require("policy", self, prompt_noise=(0.0, 0.0 if self.kind is VlaKind.PI05 else 0.9))
         require_within("policy", "expert_width % 2", self.expert_width % 2, 0, 0)
         require_within("policy", "prompt", len(self.prompt), 1, self.prompt_length)
         for token in self.prompt:

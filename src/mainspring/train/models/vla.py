@@ -44,6 +44,7 @@ from mainspring.train.models.transformer import Cache, decode, fresh_blocks, lay
 TIME_PERIOD_MIN, TIME_PERIOD_MAX = 4e-3, 4.0  # Source: openpi, `pi0.py`.
 TIME_ALPHA = 1.5
 TIME_LEAST = 0.001  # Source: openpi, `pi0.py`.
+_WORDS_KEY = 3  # Beside those of noise, time and images, which are as they were without it.
 
 
 def vla_model(policy: VlaRecipe) -> Model:
@@ -87,10 +88,40 @@ def check_width(policy: VlaRecipe, signature: Signature) -> None:
 
 def _loss(policy: VlaRecipe, weights: Weights, batch: Arrays, keys_B: jax.Array) -> jax.Array:
     noise_keys, time_keys, image_keys = split_rows(keys_B, 3)
-    batch = with_varied_images(batch, policy.image, image_keys)
+    batch = with_varied_words(with_varied_images(batch, policy.image, image_keys), policy, keys_B)
     batch = {**batch, **{name: _widened(batch[name], policy.action_dim) for name in ("state", "actions")}}
     noise_BTA, time_B = normal_rows(noise_keys, batch["actions"]), draw_time(time_keys)
     return sum_of_valid(flow_error(weights, policy, batch, noise_BTA, time_B), batch["valid"])
+
+
+def with_varied_words(batch: Arrays, policy: VlaRecipe, keys_B: jax.Array) -> Arrays:
+    """Returns a batch in whose prompts some words are left out, and others stand in place of some.
+
+    What begins a prompt and the line that ends it stay.
+
+    Args:
+        batch: `prompt` [B,P] and `prompt_valid` [B,P], or neither where all rows have the policy's own.
+        policy: Says how many.
+        keys_B: Of each row.
+    """
+    if not policy.prompt_noise or "prompt" not in batch:
+        return batch
+    prompt_BP, valid_BP = batch["prompt"], batch["prompt_valid"]
+    within = valid_BP & jnp.roll(valid_BP, -1, axis=1).at[:, -1].set(False) & (jnp.arange(valid_BP.shape[1]) > 0)
+
+    def drawn(key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        chance_key, word_key = jax.random.split(jax.random.fold_in(key, _WORDS_KEY))
+        shape = (valid_BP.shape[1],)
+        return jax.random.uniform(chance_key, shape), jax.random.randint(word_key, shape, 2, policy.language.vocabulary)
+
+    chance_BP, other_BP = jax.vmap(drawn)(keys_B)
+    left_out_BP = within & (chance_BP < policy.prompt_noise / 2)
+    replaced_BP = within & ~left_out_BP & (chance_BP < policy.prompt_noise)
+    return {
+        **batch,
+        "prompt": jnp.where(replaced_BP, other_BP, prompt_BP),
+        "prompt_valid": valid_BP & ~left_out_BP,
+    }
 
 
 def draw_time(keys_B: jax.Array) -> jax.Array:

@@ -43,7 +43,7 @@ from mainspring.robots.environments.metaworld import PLACES, TOLD_STATE_NAMES
 from mainspring.robots.evaluation.cells import cell_name
 from mainspring.robots.recorder import record_episodes
 from mainspring.train.recipe import changed, recipe_named
-from mainspring.train.robots import BYTES
+from mainspring.train.robots import WORDS
 
 MARKER = "demo"  # A home folder with this file in it was made by the demo, and may be made anew.
 REPLICAS = 2
@@ -54,9 +54,16 @@ EPISODES, STARTS = 200, 100
 TOLD = "vla_tiny"  # The recipe of the show in which words alone tell the goal.
 TOLD_EPISODES, TOLD_STARTS = 60, 50  # Of each place.
 TOLD_CHANGES = {  # It sees no pictures, and hears its task.
-    "policy": {"image": None, "relative_actions": False, "action_dim": len(TOLD_STATE_NAMES), "prompt_length": 48},
-    "data": {"tokenizer": BYTES},
-    "steps": 4_000,
+    "policy": {
+        "image": None,
+        "relative_actions": False,
+        "action_dim": len(TOLD_STATE_NAMES),
+        "prompt_length": 16,
+        "prompt_noise": 0.2,  # Of a dozen sentences it would learn the sentences.
+    },
+    "data": {"tokenizer": WORDS},
+    "ema_decay": 0.998,
+    "steps": 6_000,
 }
 PLACED_S_MAX = 10.0
 END_S_MAX = 30.0

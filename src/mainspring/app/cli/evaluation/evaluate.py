@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +22,7 @@ from mainspring.domain.ids import TeamName
 from mainspring.domain.job import LAB
 from mainspring.robots.environments.named import ENVIRONMENTS
 from mainspring.robots.evaluation.keeping import evaluation_folder
+from mainspring.robots.evaluation.report import EvaluationReport
 from mainspring.robots.evaluation.statistics import GateVerdict
 
 app = typer.Typer()
@@ -52,20 +54,27 @@ def run_command(
     starts: Starts = STARTS,
     seed: Seed = 0,
     again: Annotated[bool, typer.Option("--again", help="Anew, though the same was evaluated before.")] = False,
+    on: Annotated[
+        list[str] | None,
+        typer.Option(metavar=OPTION_FORM, help="By a batch job on these; repeat.", show_default="here"),
+    ] = None,
+    team: Annotated[str, typer.Option(help="Who is charged for that job.")] = LAB,
+    code: Annotated[Path | None, typer.Option(help="Folder of the environment's code for that job.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder to write tables, plots and films to.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Evaluate a checkpoint here and now; the report is kept with it. The word `run` may be left out.
+    """Evaluate a checkpoint; the report is kept with it. The word `run` may be left out.
 
     It plays episodes in an environment, and measures errors of actions on held-out episodes by task.
 
-    Try it: ms eval JOB@STEP --env metaworld --starts 100
+    Try it: ms eval JOB@STEP --env metaworld --starts 100 --on cpu
     """
     verbs = EvaluationVerbs(context.obj)
     with _progress(starts if environment else 1) as progress:
-        report = verbs.run(
-            checkpoint, environment=environment, starts=starts, seed=seed, again=again, progress=progress
-        )
+        evaluated: Callable[..., EvaluationReport] = partial(verbs.run, checkpoint, again=again)
+        if on:
+            evaluated = partial(verbs.run_on, checkpoint, on, team=TeamName(team), code=code)
+        report = evaluated(environment=environment, starts=starts, seed=seed, progress=progress)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         for name in report.files:

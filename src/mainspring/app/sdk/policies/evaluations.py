@@ -11,11 +11,12 @@ from typing import final
 from mainspring.app.sdk.checkpoints import CheckpointFinder
 from mainspring.app.sdk.lab import Lab
 from mainspring.app.sdk.lab import job as job_spec
-from mainspring.domain.answers import EvaluationRuleView, NewEvaluationRule
+from mainspring.domain.answers import EvaluationRuleView, JobView, NewEvaluationRule
 from mainspring.domain.answers.jobs import CHECKPOINT
-from mainspring.domain.errors import InvalidInput, NotFound
+from mainspring.domain.errors import InvalidInput, NotFound, Unavailable
 from mainspring.domain.ids import JobId, TeamName
-from mainspring.domain.job import LAB, JobKind, Tier
+from mainspring.domain.job import LAB, JobKind, JobSpec, Tier
+from mainspring.domain.life import JobState
 from mainspring.robots.evaluation.keeping import (
     comparisons,
     evaluation_folder,
@@ -36,6 +37,7 @@ from mainspring.robots.evaluation.report import (
     rate_gate,
 )
 
+WAIT_S_MAX = 24 * 3600.0
 STARTS = 100  # The usual number: a rate of 0.9 is known to 6 points either way.
 
 
@@ -86,6 +88,58 @@ class EvaluationVerbs:
         made = evaluate(self._finder.store, asked, cache=cache, now_s=time.time(), progress=progress)
         keep_evaluation(self._finder.store, made.report, made.files)
         return made.report
+
+    def run_on(
+        self,
+        checkpoint: str,
+        on: str | Sequence[str],
+        *,
+        environment: str = "",
+        starts: int = STARTS,
+        seed: int = 0,
+        team: TeamName = LAB,
+        code: Path | None = None,
+        timeout_s: float = WAIT_S_MAX,
+        progress: Callable[[int], object] = lambda done: None,
+    ) -> EvaluationReport:
+        """Evaluates a checkpoint by a `batch` job of the lowest tier, and returns its report once it is kept.
+
+        Args:
+            checkpoint: As for `run`.
+            on: As for `ms.job`: what it may run on.
+            environment: As for `run`.
+            starts: As for `run`.
+            seed: As for `run`.
+            team: Who is charged.
+            code: Folder of the environment's code, for one of your own; None without.
+            timeout_s: How long to wait; the job goes on.
+            progress: As for `run`.
+
+        Raises:
+            NotFound: There is no such checkpoint or team.
+            ImpossibleJob: No cluster could ever run it.
+            Unavailable: It did not succeed, or not in time.
+        """
+        job, step = self._newest(checkpoint)
+        words = [f"{job}@{step}", "--env", environment, "--starts", str(starts), "--seed", str(seed)]
+        made = self._lab.run(self._spec(f"evaluate-{job}", words, on, team), code=code)
+
+        def look(seen: JobView) -> None:
+            progress(max(seen.step, 0))
+
+        over = self._lab.wait(made.id, timeout_s=timeout_s, on_look=look)
+        name = evaluation_name(environment, seed=seed, starts=starts)
+        found = find_evaluation(self._finder.store, job, step, name)
+        if over.state is not JobState.SUCCEEDED or found is None:
+            got = f"{over.state.value} {over.reason}".strip()
+            raise Unavailable("evaluate a checkpoint", on=f"{job}@{step}", got=got, next_step=f"ms logs {over.id}")
+        return found
+
+    def _spec(self, name: str, words: Sequence[str], on: str | Sequence[str], team: TeamName) -> JobSpec:
+        """Returns what evaluates a checkpoint, the first of some words, as a job that gives way to all others."""
+        command = ["python", "-m", "mainspring", "evaluate"]
+        command += ["--objects", self._lab.home.objects_url(self._lab.home.config()), "--checkpoint", *words]
+        return job_spec(name, command, on=on, kind=JobKind.BATCH.value, tier=Tier.OPPORTUNISTIC.value, team=team)
 
     def compare(
         self,
@@ -253,10 +307,8 @@ class EvaluationVerbs:
             InvalidInput: A field is out of its range.
         """
         lab = self._lab
-        command = ["python", "-m", "mainspring", "evaluate", "--objects", lab.home.objects_url(lab.home.config())]
-        command += ["--checkpoint", CHECKPOINT, "--env", environment, "--starts", str(starts), "--seed", str(seed)]
-        spec = job_spec(name, command, on=on, kind=JobKind.BATCH.value, tier=Tier.OPPORTUNISTIC.value, team=team)
-        spec = replace(spec, code=lab.take_code(code))
+        words = [CHECKPOINT, "--env", environment, "--starts", str(starts), "--seed", str(seed)]
+        spec = replace(self._spec(name, words, on, team), code=lab.take_code(code))
         each = every if every or every_s else 1
         asked = NewEvaluationRule(job=job, every=each, every_s=every_s, chips_max=chips_max, spec=spec)
         return lab.set_evaluation_rule(name, asked)
