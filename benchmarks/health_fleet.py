@@ -7,8 +7,9 @@ source: the ratio is told for half and for twice of it too. `detect_miss`: share
 of others promise for their kind (`missed` names the kinds). `false_per_1000_node_days`: nodes closed of which nothing
 was wrong. `lemon_*`: nodes that fail 20 times as often, as told by rules; one that was replaced for one of its faults
 before it failed again is a lemon no more, and counts in `lemon_recall_of_all` alone. In 28 days one lemon in seven
-fails once at most, which nobody can tell from a sound node: 0.86 is the most that can be recalled. `badput_ratio`:
-node-time lost to faults, quarantine and spares, with health over without.
+fails once at most, which nobody can tell from a sound node: `lemon_recall_most` is the part that failed twice or more.
+`badput_ratio`: node-time lost to faults, quarantine and spares, with health over without; `badput_ratio_replicated`
+the same if every wrong sum were in state that other ranks have too, for what they see is found and the rest is not.
 """
 
 from __future__ import annotations
@@ -28,6 +29,11 @@ QUICK = range(9_000, 9_002)
 OTHERS = range(9_000, 9_004)
 
 
+def noticed(model: FaultModel, part: float) -> FaultModel:
+    """Returns a fleet whose people see what has failed sooner, or later."""
+    return replace(model, noticed_s=part * model.noticed_s, corruption_noticed_s=part * model.corruption_noticed_s)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true", help=f"{len(QUICK)} months")
@@ -38,8 +44,11 @@ def main() -> None:
         print(seed, json.dumps(figures(model, months[-1:])), flush=True)
     found = {name: round(value, 4) for name, value in figures(model, months).items()}
     missed = sum((Counter(one.missed) for one in months), Counter[str]())
-    for name, part in (("badput_ratio_noticed_half", 0.5), ("badput_ratio_noticed_twice", 2.0)):
-        other = replace(model, noticed_s=part * model.noticed_s, corruption_noticed_s=part * model.corruption_noticed_s)
+    for name, other in (
+        ("badput_ratio_noticed_half", noticed(model, 0.5)),
+        ("badput_ratio_noticed_twice", noticed(model, 2.0)),
+        ("badput_ratio_replicated", replace(model, replicated=1.0)),
+    ):
         some = [month(other, seed) for seed in OTHERS[: len(seeds)]]
         found[name] = round(figures(other, some)["badput_ratio"], 4)
     print(

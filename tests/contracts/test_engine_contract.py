@@ -487,6 +487,7 @@ def test_cordon_keeps_what_runs(harness: Harness) -> None:
         return
     engine.cordon(NodeName(harness.nodes[0]), owner="ada", reason="noisy fan")
     assert phase(engine) is AllocationPhase.RUNNING
+    engine.uncordon(NodeName(harness.nodes[0]), owner="ada")
 
 
 def test_cordon_of_an_unknown_node_is_not_found(harness: Harness) -> None:

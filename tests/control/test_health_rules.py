@@ -11,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.control.health.lemons import LEMON_SCORE, episodes, lemon_score
-from mainspring.control.health.nodes import EVENTS_MAX, REMEMBERED_S, HealthFold, NodeHealth
+from mainspring.control.health.nodes import (
+    EVENTS_MAX,
+    REMEMBERED_S,
+    REPEATED_S,
+    REPEATS_FIRST,
+    REPEATS_MAX,
+    HealthFold,
+    NodeHealth,
+)
 from mainspring.control.health.rules import RULES, acting
 from mainspring.domain.errors import InvalidInput
 from mainspring.domain.fleet import NodeRef
@@ -333,10 +341,29 @@ def test_event_is_told_once_and_of_nodes_alone() -> None:
     assert fold.nodes() == (AT,)
 
 
+@given(st.lists(st.tuples(st.integers(0, 300), st.booleans()), max_size=40), st.randoms(use_true_random=False))
+def test_what_is_said_again_and_again_takes_little_and_gives_the_same_in_whatever_order(
+    said: list[tuple[int, bool]], dice: Random
+) -> None:
+    events = [
+        well(number, NOW_S - at_s, scope=LINK) if is_well else xid(number, 144, NOW_S - at_s, scope=LINK)
+        for number, (at_s, is_well) in enumerate(said)
+    ]
+    one, again = told(events), [*events, *events]
+    dice.shuffle(again)
+    assert told(again).of(AT, NOW_S) == one.of(AT, NOW_S)
+    assert one.size(AT) <= 2 * 3 * REPEATS_MAX, "of two kinds within three times three minutes"
+
+
+def test_evidence_of_what_is_said_again_and_again_shows_the_newest() -> None:
+    (found,) = health(*(xid(number, 79, NOW_S - 100.0 + number) for number in range(50))).findings
+    assert [each.sequence for each in found.evidence] == [*range(REPEATS_FIRST), 49]
+
+
 def test_fold_keeps_the_newest_events_of_a_node_that_says_too_much() -> None:
     fold = HealthFold()
     for number in range(EVENTS_MAX):
-        fold.add(xid(number, 31, NOW_S - EVENTS_MAX + number))
-    assert not fold.add(xid(EVENTS_MAX, 79, NOW_S - 2 * EVENTS_MAX)), "older than all that is kept"
+        fold.add(xid(number, 31, NOW_S - REPEATED_S * (EVENTS_MAX - number)))
+    assert not fold.add(xid(EVENTS_MAX, 79, NOW_S - 2 * REPEATED_S * EVENTS_MAX)), "older than all that is kept"
     assert fold.add(xid(EVENTS_MAX + 1, 79, NOW_S))
     assert fold.of(AT, NOW_S).state is HealthState.FAILED

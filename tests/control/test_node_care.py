@@ -11,7 +11,7 @@ from tests.control.told_of_nodes import fault
 from mainspring.control import Caller
 from mainspring.domain.answers import ClosureKind, NewClosure, Reason
 from mainspring.domain.errors import Conflict, InvalidInput, NotAllowed, NotFound
-from mainspring.domain.hardware.health import ScopeKind
+from mainspring.domain.hardware.health import HealthState, Repair, ScopeKind
 from mainspring.domain.ids import ClusterName
 from mainspring.domain.job import LAB, NO_NODE
 from mainspring.domain.team import TeamRole
@@ -37,6 +37,21 @@ def test_what_is_told_twice_is_there_once_and_newest_first(world: World) -> None
     assert [one.number for one in world.control.care.events(before=shown[0].number, limit=1)] == [shown[1].number]
     with pytest.raises(InvalidInput, match="its cluster"):
         world.control.care.events(node="east-1")
+
+
+def test_what_is_told_again_in_other_words_is_as_the_store_has_it(world: World) -> None:
+    world.tick()
+    now_s = world.clock.now_s()
+    mild = fault("east-0", at_s=now_s, fatal=False, repair=Repair.NONE, number=1 << 41)
+    grave = replace(mild, fatal=True, repair=Repair.RESTART_NODE)
+    for told in ((mild,), (grave, fault("east-1", at_s=now_s)), (replace(grave, check="disk"),)):
+        world.control.care.tell(HealthBatch(events=told), OPS)
+    world.tick()
+    found = {name: world.control.care.node("east", name).health for name in ("east-0", "east-1")}
+    assert {name: one.state for name, one in found.items() if one} == {
+        "east-0": HealthState.SOUND,
+        "east-1": HealthState.FAILED,
+    }
 
 
 def test_one_watcher_cannot_take_the_words_of_another(world: World) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.control.told_of_nodes import fault
+from tests.receivers import posts
 
+from mainspring.app.server.leading.repairs import HookThreads
 from mainspring.control import Settings
-from mainspring.control.service.nodes.repairing import HookCall, HookSaid, Repairs
+from mainspring.control.service.nodes.repairing import HookCall, Hooks, HookSaid, Repairs
 from mainspring.domain import codec
 from mainspring.domain.answers import ClosureKind, NewClosure, NewMaintenance, NewVerdict, Reason, RepairOutcome
 from mainspring.domain.errors import Conflict, InvalidInput, NotFound
@@ -57,7 +60,7 @@ class Called:
 class Ward:
     """A world in which nodes are repaired."""
 
-    def __init__(self, world: World, rules: CareRules) -> None:
+    def __init__(self, world: World, rules: CareRules, hooks: Hooks | None = None) -> None:
         self.world, self.hooks = world, Called()
         world.restart(settings=Settings(care=rules))
         control = world.control
@@ -67,7 +70,9 @@ class Ward:
             with control.store.write() as connection:
                 yield connection
 
-        self.repairs = Repairs(control.store, control.fleet, world.clock, control.dice, rules, self.hooks, write)
+        self.repairs = Repairs(
+            control.store, control.fleet, world.clock, control.dice, rules, hooks or self.hooks, write
+        )
         world.tick(2)
         control.care.promote("fatal", Reason(reason="measured"))
 
@@ -132,6 +137,29 @@ def test_a_node_is_reset_then_started_anew_and_comes_back_by_a_burn_in_that_it_p
     kinds = [event.kind for event in world.control.events()]
     assert kinds.count("node_repair_begun") == kinds.count("node_repair_ended") == 3
     assert len([one for one in world.control.people.audit() if one.action == "repair a node"]) == 3
+
+
+def test_a_hook_s_server_is_posted_to_and_one_that_says_no_leads_to_the_next(world: World) -> None:
+    with posts(status=503) as resets, posts() as reboots:
+        hooks = {
+            Rung.RESET: RepairHook(url=f"http://127.0.0.1:{resets.port}/reset"),
+            Rung.REBOOT: RepairHook(url=f"http://127.0.0.1:{reboots.port}/reboot"),
+        }
+        ward = Ward(world, CareRules(repairs=hooks, burn_in=TRIAL), HookThreads())
+        ward.fail()
+        for _ in range(500):
+            if "reboot done" in ward.steps():
+                break
+            Event().wait(0.01)
+            ward.turn(seconds=0.1)
+        assert [one for one in ward.steps() if one.startswith("re")][1:] == [
+            "reset begun", "reset failed", "reboot begun", "reboot done",
+        ]  # fmt: skip
+        assert (resets.paths, reboots.paths) == (["/reset"], ["/reboot"])
+        ((headers, body),) = reboots.taken
+    told = codec.decode(dict[str, Any], body)
+    assert (told["cluster"], told["node"], told["step"], told["rule"]) == ("west", "west-0", "reboot", "fatal")
+    assert headers["Idempotency-Key"] == str(told["id"])
 
 
 def test_a_node_that_fails_its_burn_in_stays_closed_when_nothing_is_left_to_try(world: World) -> None:

@@ -270,13 +270,28 @@ def test_a_cordon_shows_in_the_next_inventory(world: World) -> None:
 
 
 @pytest.mark.slow
+def test_many_cordons_on_a_slow_cluster_are_under_way_at_once_and_hold_up_no_launch(world: World) -> None:
+    nodes = [NodeName(f"alpha-{index}") for index in range(3)]
+    with world.inner.closed("cordon"):
+        for node in nodes:
+            with pytest.raises(Unavailable, match="a node"):
+                world.engine.cordon(node, owner="ada", reason="noisy fan")
+        world.inner.reached("cordon", len(nodes))
+        world.eventually_launched()
+    world.inner.returned("cordon", len(nodes))
+    for node in nodes:
+        world.engine.cordon(node, owner="ada", reason="noisy fan")
+    assert world.inner.begun.count("cordon") == len(nodes), "asked for again they tell what came of them"
+
+
+@pytest.mark.slow
 def test_acts_beyond_the_bound_are_refused_until_there_is_room(world: World) -> None:
     engine = world.behind(SystemClock())
     with world.inner.closed("stop"):
         for index in range(ACTS_MAX):
             with pytest.raises(Unavailable, match="no end of it yet"):
                 engine.stop(AllocationId(f"allocation-{index}"), grace_s=1.0)
-        with pytest.raises(Unavailable, match=f"{ACTS_MAX} launches and stops"):
+        with pytest.raises(Unavailable, match=f"{ACTS_MAX} others that wait"):
             engine.stop(AllocationId("one-more"), grace_s=1.0)
         assert world.inner.begun.count("stop") == THREADS
     world.inner.returned("stop", ACTS_MAX)

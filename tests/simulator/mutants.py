@@ -404,6 +404,20 @@ MUTANTS = (
         "found.append(_finding(rule, evidence, Strategy.ACT))",
         20_006,
     ),
+    Mutant(
+        "a breaker lets through whatever is asked of it",
+        "control/health/breaker.py",
+        "if words := _too_much((*recent, closing), closing):",
+        "if words := _too_much((closing,), closing):",
+        10_011,
+    ),
+    Mutant(
+        "an open breaker closes nodes",
+        "control/health/breaker.py",
+        "            return Answered(breaker=self, granted=False)",
+        "            return Answered(breaker=self, granted=True)",
+        10_011,
+    ),
 )
 QUICK = (
     "an event is kept twice",

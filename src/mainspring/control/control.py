@@ -175,7 +175,8 @@ class Control:
     @property
     def care(self) -> NodeCare:
         """Returns what may be told and said of nodes."""
-        return NodeCare(self.store, self.fleet, self.clock, self.wake.set, self._agents_say.ask)
+        fresh = self._submits.fresh.samples
+        return NodeCare(self.store, self.fleet, self.clock, self.wake.set, self._agents_say.ask, fresh)
 
     @property
     def evaluations(self) -> EvaluationRules:

@@ -98,7 +98,7 @@ def stocks(server: KubernetesServer) -> Iterator[Stocks]:
 
 
 def shown(stock: NodeStock) -> Mapping[str, Node]:
-    return {node.name: node for node in stock.look({}).nodes}
+    return {node.name: node for node in stock.look().nodes}
 
 
 def ask(server: KubernetesServer, name: str, count: int) -> None:

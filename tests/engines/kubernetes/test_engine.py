@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.domain.errors import Unavailable
+from mainspring.domain.errors import Conflict, Unavailable
 from mainspring.domain.fleet import AllocationPhase, AllocationSeen, EndedBefore, LaunchOrder
 from mainspring.domain.ids import AllocationId, AttemptId, NodeName, RoleName
 from mainspring.domain.ports import Engine
 from mainspring.engines.kubernetes.api.client import MERGE, ApiRefusal
+from mainspring.engines.kubernetes.cluster.config import CORDONED_BY, CORDONED_FOR
 from mainspring.engines.kubernetes.engine import ENDED_VISIBLE_S, LAUNCH_S_MAX, STUCK_S_MAX
 from mainspring.engines.kubernetes.jobs.seeing import FENCED_S
 from mainspring.testing.kubernetes import KubernetesServer, kubernetes_missing
@@ -164,6 +165,41 @@ def test_cordon_is_seen_by_all_and_stands_while_the_api_server_is_away(
     cluster.serve("kube-apiserver")
     engine.uncordon(NodeName("alpha-2"), owner="ada")
     rig.until(lambda: owners(other) == ["", ""])
+
+
+def test_cordon_is_kubernetes_own_and_one_of_its_operators_is_never_touched(
+    rig: KubernetesHarness, cluster: KubernetesServer
+) -> None:
+    engine, path = rig.engine(), "/api/v1/nodes/alpha-2"
+
+    def shut() -> bool:
+        return bool(cluster.call("GET", path)["spec"].get("unschedulable"))
+
+    engine.inventory()
+    cluster.call("PATCH", path, {"spec": {"unschedulable": True}}, kind=MERGE)
+    with pytest.raises(Conflict, match="kubernetes"):  # Though what the engine was shown is older.
+        engine.cordon(NodeName("alpha-2"), owner="ada", reason="noisy fan")
+    with pytest.raises(Conflict, match="kubernetes"):
+        engine.uncordon(NodeName("alpha-2"), owner="ada")
+    assert shut()
+    cluster.call("PATCH", path, {"spec": {"unschedulable": None}}, kind=MERGE)
+    engine.cordon(NodeName("alpha-2"), owner="ada", reason="noisy fan")
+    notes = cluster.call("GET", path)["metadata"]["annotations"]
+    assert shut()
+    assert (notes[CORDONED_BY], notes[CORDONED_FOR]) == (f"{rig.space}/ada", "noisy fan")
+    engine.uncordon(NodeName("alpha-2"), owner="ada")
+    assert not shut()
+    assert CORDONED_BY not in (cluster.call("GET", path)["metadata"].get("annotations") or {})
+
+
+def test_what_is_sent_to_a_node_of_our_own_cordon_starts_there(
+    rig: KubernetesHarness, cluster: KubernetesServer
+) -> None:
+    engine = rig.engine()
+    engine.cordon(NodeName("alpha-2"), owner="ada", reason="burn-in")
+    engine.launch(replace(order(), nodes=(NodeName("alpha-2"),), chip_milli=(8_000,), cpu_milli=(), memory_mib=()))
+    rig.until(lambda: phase(engine) is RUNNING)
+    engine.uncordon(NodeName("alpha-2"), owner="ada")
 
 
 def test_node_whose_kubelet_is_dead_keeps_its_pod_until_its_lease_is_surely_over(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -12,10 +12,9 @@ import pytest
 from mainspring.domain.errors import NotFound, Unavailable
 from mainspring.domain.fleet import Node, NodeCondition
 from mainspring.domain.ids import ClusterName, NodeName
-from mainspring.engines.common.records import Cordon
 from mainspring.engines.kubernetes.api.access import read_kubeconfig
 from mainspring.engines.kubernetes.api.client import MERGE, Api
-from mainspring.engines.kubernetes.cluster.config import ALLOCATION, KubernetesCluster
+from mainspring.engines.kubernetes.cluster.config import ALLOCATION, CORDONED_BY, CORDONED_FOR, KubernetesCluster
 from mainspring.engines.kubernetes.cluster.inventory import NodeStock
 from mainspring.testing import FakeClock
 from mainspring.testing.kubernetes import KubernetesNodes, KubernetesServer
@@ -60,8 +59,8 @@ class Rig:
         for stock in self._made:
             stock.close()
 
-    def nodes(self, cordons: Mapping[str, Cordon] | None = None, stock: NodeStock | None = None) -> dict[str, Node]:
-        return {node.name: node for node in (stock or self.stock).look(cordons or {}).nodes}
+    def nodes(self, stock: NodeStock | None = None) -> dict[str, Node]:
+        return {node.name: node for node in (stock or self.stock).look().nodes}
 
     def silent(self, stock: NodeStock | None = None) -> bool:
         """Returns whether the cluster counts as silent, a second later than at the last look."""
@@ -95,6 +94,12 @@ class Rig:
         self.server.call("DELETE", path)
 
 
+def noted(space: str | None) -> dict[str, Any]:
+    """Returns who has cordoned a node, as its metadata says it: a lab, or nobody any more."""
+    by, why = (None, None) if space is None else (f"{space}/health", "slow link")
+    return {"annotations": {CORDONED_BY: by, CORDONED_FOR: why}}
+
+
 @pytest.fixture(scope="module")
 def cluster(server: KubernetesServer) -> Iterator[KubernetesServer]:
     groups = (
@@ -117,7 +122,7 @@ def rig(cluster: KubernetesServer) -> Iterator[Rig]:
 
 
 def test_nodes_are_shown_with_what_they_have_and_where_they_stand(rig: Rig) -> None:
-    shown = rig.stock.look({})
+    shown = rig.stock.look()
     assert (shown.cluster, shown.engine, [node.name for node in shown.nodes]) == (
         "ada",
         "kubernetes",
@@ -148,18 +153,19 @@ def test_what_others_hold_comes_and_goes_with_their_pods_and_ours_is_not_theirs(
 
 
 def test_cordons_of_operators_are_leaving_and_ours_are_ours(rig: Rig) -> None:
-    mine = {"n2": Cordon(owner="health", reason="slow link")}
     rig.clock.jump(1_000.0)
     rig.nodes()
-    rig.change("/api/v1/nodes/n1", spec={"unschedulable": True})
-    rig.until(lambda: rig.nodes(mine)["n1"].condition is CORDONED)
-    shown = rig.nodes(mine)
+    rig.change("/api/v1/nodes/n1", spec={"unschedulable": True}, metadata=noted("other"))
+    rig.change("/api/v1/nodes/n2", spec={"unschedulable": True}, metadata=noted("mainspring"))
+    rig.until(lambda: [rig.nodes()[name].condition for name in ("n1", "n2")] == [CORDONED, CORDONED])
+    shown = rig.nodes()
     assert (shown["n1"].condition_owner, shown["n1"].condition_reason) == ("kubernetes", "cordoned")
     assert shown["n1"].leaves_s == rig.clock.now_s()
     assert (shown["n2"].condition_owner, shown["n2"].condition_reason) == ("health", "slow link")
     assert shown["n2"].leaves_s is None
-    rig.change("/api/v1/nodes/n1", spec={"unschedulable": None})
-    rig.until(lambda: rig.nodes()["n1"].condition is READY)
+    for name in ("n1", "n2"):
+        rig.change(f"/api/v1/nodes/{name}", spec={"unschedulable": None}, metadata=noted(None))
+    rig.until(lambda: [rig.nodes()[name].condition for name in ("n1", "n2")] == [READY, READY])
     assert rig.nodes()["n1"].leaves_s is None
 
 
@@ -172,7 +178,10 @@ def test_slice_with_a_host_that_takes_nothing_takes_nothing(rig: Rig) -> None:
     assert (one.condition, one.condition_reason) == (CORDONED, "its slice has 1 of 2 hosts ready")
     rig.change("/api/v1/nodes/t2/status", status={"conditions": [{**lost[0], "status": "True"}]})
     rig.until(lambda: rig.nodes()["t1"].condition is READY)
-    assert rig.nodes({"t1": Cordon(owner="health", reason="hot")})["t2"].condition is CORDONED
+    rig.change("/api/v1/nodes/t1", spec={"unschedulable": True}, metadata=noted("mainspring"))
+    rig.until(lambda: rig.nodes()["t2"].condition is CORDONED)
+    rig.change("/api/v1/nodes/t1", spec={"unschedulable": None}, metadata=noted(None))
+    rig.until(lambda: rig.nodes()["t2"].condition is READY)
 
 
 def test_nodes_that_come_and_go_are_seen_and_others_pools_are_not(rig: Rig) -> None:

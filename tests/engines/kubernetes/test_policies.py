@@ -19,6 +19,7 @@ from mainspring.domain.ids import AllocationId, AttemptId, NodeName, RoleName
 from mainspring.engines.common.kind import CheckResult, EngineContext
 from mainspring.engines.kubernetes.api.access import read_kubeconfig
 from mainspring.engines.kubernetes.api.client import MERGE, Api, ApiRefusal
+from mainspring.engines.kubernetes.cluster.config import CORDONED_BY
 from mainspring.engines.kubernetes.kind import check
 from mainspring.engines.kubernetes.setup.account import AccountWanted
 from mainspring.testing.kubernetes import KubernetesServer, kubernetes_missing, settings_on
@@ -171,6 +172,41 @@ def test_whole_life_of_an_allocation_goes_on_under_the_policies_and_no_stranger_
         rig.until(lambda: not server.there(f"{JOBS.format('mainspring')}/{NAME}"))
     finally:
         rig.close()
+
+
+def test_our_account_changes_nothing_of_a_node_but_a_cordon_of_its_own(
+    server: KubernetesServer, stranger: httpx.Client, tmp_path: Path
+) -> None:
+    path, node = tmp_path / "kubeconfig", "/api/v1/nodes/alpha-1"
+    server.write_kubeconfig(path, "mainspring", "mainspring")
+    access = read_kubeconfig(path, "", environment=os.environ, clock=SystemClock())
+    api = Api("ours", lambda: access)
+
+    def change(**change: object) -> None:
+        api.call("PATCH", node, attempted="change a node", body=change, kind=MERGE)
+
+    def shut(by: str | None, *, shut: bool) -> dict[str, Any]:
+        return {"spec": {"unschedulable": shut}, "metadata": {"annotations": {CORDONED_BY: by}}}
+
+    refused_all: tuple[dict[str, Any], ...] = (
+        {"metadata": {"labels": {"pool": "ours"}}},
+        {"metadata": {"annotations": {"other": "note"}}},
+        {"spec": {"taints": [{"key": "ours", "effect": "NoSchedule"}]}},
+        {"spec": {"unschedulable": True}},
+        shut("other/health", shut=True),
+    )
+    for body in refused_all:
+        with pytest.raises(ApiRefusal, match="mainspring-cordons"):
+            change(**body)
+    change(**shut("mainspring/health", shut=True))
+    change(**shut(None, shut=False))
+    for theirs in (shut(None, shut=True), shut("other/health", shut=True)):
+        assert stranger.patch(node, json=theirs, headers={"Content-Type": MERGE}).is_success
+        for body in (shut(None, shut=False), shut("mainspring/health", shut=True)):
+            with pytest.raises(ApiRefusal, match="somebody else's"):
+                change(**body)
+    assert stranger.patch(node, json=shut(None, shut=False), headers={"Content-Type": MERGE}).is_success
+    api.close()
 
 
 def test_server_under_another_name_than_the_policies_say_is_refused_with_that_name(

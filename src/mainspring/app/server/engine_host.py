@@ -43,7 +43,7 @@ from mainspring.engines.remote.wire import (
 Item = TypeVar("Item")
 Opening = TypeVar("Opening")
 Message = TypeVar("Message")
-THREADS = 8  # What a controller has under way at once, and two for people who read logs.
+THREADS = 16  # What a controller has under way at once, and two for people who read logs.
 DRAIN_S = 10.0  # For calls under way when the line is gone: they are to leave no half of a launch.
 _log = logging.getLogger(__name__)
 

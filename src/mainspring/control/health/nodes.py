@@ -16,6 +16,8 @@ from mainspring.domain.hardware.health import HealthEvent, HealthSource, HealthS
 REMEMBERED_S = LEMON_WINDOW_S  # As far back as any rule looks.
 REPEATED_S = 180.0  # Within which the same, said again, is one fault: most watchers look once a minute.
 EVENTS_MAX = 4_096  # Of one node, the newest: six an hour for as long as they are remembered.
+REPEATS_FIRST = 3  # Of what is said again and again within `REPEATED_S`, the first are kept: no rule counts to more,
+REPEATS_MAX = REPEATS_FIRST + 1  # and the newest, which is what evidence shows.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,13 +51,79 @@ class NodeHealth:
         return max((each.repair for each in self.findings), key=lambda repair: repair.rank, default=Repair.NONE)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Repeat:
+    """What events say the same about the same time: all of them but their words, their numbers, and when exactly."""
+
+    name: str
+    scope: Scope
+    check: str
+    codes: tuple[str, ...]
+    healthy: bool
+    fatal: bool
+    repair: Repair
+    strategy: Strategy
+    job: str
+    about: int
+
+    @classmethod
+    def of(cls, event: HealthEvent) -> _Repeat:
+        return cls(
+            name=event.source.name,
+            scope=event.scope,
+            check=event.check,
+            codes=event.codes,
+            healthy=event.healthy,
+            fatal=event.fatal,
+            repair=event.repair,
+            strategy=event.strategy,
+            job=event.job,
+            about=int(event.at_s // REPEATED_S),
+        )
+
+
 @dataclass(slots=True)
 class _Told:
-    """What was said of one node, in order."""
+    """What was said of one node, in order, without what only repeats it.
+
+    What is kept of repeats is the same in whatever order they come: of all that were told, the first few and the last.
+    """
 
     events: list[HealthEvent] = field(default_factory=list)
     sources: set[HealthSource] = field(default_factory=set)
+    repeats: dict[_Repeat, list[HealthEvent]] = field(default_factory=dict)
     cleared_s: float = -inf
+
+    def add(self, event: HealthEvent) -> bool:
+        """Takes an event, and returns whether it is kept."""
+        if event.source in self.sources:
+            return False
+        own = self.repeats.setdefault(_Repeat.of(event), [])
+        insort(own, event, key=_order)
+        left_out = own.pop(REPEATS_FIRST) if len(own) > REPEATS_MAX else None
+        if left_out is event:
+            return False
+        insort(self.events, event, key=_order)
+        self.sources.add(event.source)
+        if left_out is not None:
+            del self.events[bisect_left(self.events, left_out.order, key=_order)]
+            self.sources.discard(left_out.source)
+        if len(self.events) > EVENTS_MAX:
+            oldest = self.events[0]
+            self.drop(1)
+            return oldest is not event
+        return True
+
+    def drop(self, count: int) -> None:
+        """Drops the oldest few."""
+        for event in self.events[:count]:
+            self.sources.discard(event.source)
+            repeat = _Repeat.of(event)
+            own = self.repeats[repeat]
+            own.remove(event)
+            if not own:
+                del self.repeats[repeat]
+        del self.events[:count]
 
 
 @final
@@ -73,21 +141,13 @@ class HealthFold:
     def add(self, event: HealthEvent) -> bool:
         """Takes an event, and returns whether it says anything new of a node.
 
-        Said again under the same number, it is not read again. What is said of domains, slices and jobs is of no one
-        node, and is left to others.
+        Said again under the same number, it is not read again; of what is said again and again within minutes little is
+        kept, so that who says much makes nobody slow. What is said of domains, slices and jobs is of no one node, and
+        is left to others.
         """
         if not event.scope.node:
             return False
-        told = self._told.setdefault(NodeRef(cluster=event.scope.cluster, node=event.scope.node), _Told())
-        if event.source in told.sources:
-            return False
-        insort(told.events, event, key=lambda each: each.order)
-        told.sources.add(event.source)
-        if len(told.events) > EVENTS_MAX:
-            oldest = told.events.pop(0)
-            told.sources.discard(oldest.source)
-            return oldest is not event
-        return True
+        return self._told.setdefault(NodeRef(cluster=event.scope.cluster, node=event.scope.node), _Told()).add(event)
 
     def judge_by(self, rules: Iterable[Rule]) -> None:
         """Finds by other rules from now on.
@@ -133,11 +193,13 @@ class HealthFold:
         """Drops what no rule looks at any more."""
         for at in list(self._told):
             told = self._told[at]
-            first = bisect_left(told.events, now_s - REMEMBERED_S, key=lambda each: each.at_s)
-            told.sources.difference_update(each.source for each in told.events[:first])
-            del told.events[:first]
+            told.drop(bisect_left(told.events, now_s - REMEMBERED_S, key=lambda each: each.at_s))
             if not told.events and told.cleared_s <= now_s - REMEMBERED_S:
                 del self._told[at]
+
+
+def _order(event: HealthEvent) -> tuple[float, HealthSource]:
+    return event.order
 
 
 def _once(events: Sequence[HealthEvent]) -> list[HealthEvent]:

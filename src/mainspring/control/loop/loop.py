@@ -27,7 +27,7 @@ from mainspring.control.loop.settling import Settling
 from mainspring.control.state.active_state import ActiveState
 from mainspring.control.state.fleet import FleetView
 from mainspring.control.state.ledgers import count_ended
-from mainspring.control.store.records import FreshJobs
+from mainspring.control.store.records import FreshWrites
 from mainspring.control.store.settings import AgentAccess, Settings
 from mainspring.domain.errors import Conflict, MainspringError, Unavailable
 from mainspring.domain.fleet import AllocationSeen
@@ -75,7 +75,7 @@ def new_writers(
     settings: Settings,
     access: AgentAccess,
     failover_s: float,
-    fresh: FreshJobs,
+    fresh: FreshWrites,
 ) -> LoopWriters:
     """Returns writers with a new mirror.
 
@@ -84,16 +84,16 @@ def new_writers(
         silence: Where it is noted which do not answer.
         access: How agents reach this controller.
         failover_s: How long a cluster may be silent.
-        fresh: Jobs that this process has just made.
+        fresh: What this process has just written.
     """
-    mirror, lasting = ActiveState(fresh), Lasting(clock)
+    mirror, lasting = ActiveState(fresh.jobs), Lasting(clock)
     return LoopWriters(
         mirror=mirror,
         settling=Settling(mirror, fleet, silence, lasting, clock, settings, failover_s),
         committer=Committer(mirror, fleet, settings, dice),
         commands=EngineCommands(mirror, lasting, settings, access.key, access.controller_urls),
         orders=NodeOrders(mirror, fleet, clock),
-        health=HealthStep(fleet, settings.care),
+        health=HealthStep(fleet, settings.care, fresh.samples),
         cordons=Cordons(fleet, clock, settings.acts_max),
         services=ServiceStep(dice),
     )

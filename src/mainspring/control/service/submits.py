@@ -16,7 +16,7 @@ from mainspring.control.store.audit import Deed, note_all
 from mainspring.control.store.ledger import StateWriter
 from mainspring.control.store.records import (
     FreshJob,
-    FreshJobs,
+    FreshWrites,
     JobRecord,
     RemovedJob,
     chunks,
@@ -121,7 +121,7 @@ class Submits:
         self._keys = keys
         self._together = Together(store, self._write)
         self.machines = machines
-        self.fresh = FreshJobs()
+        self.fresh = FreshWrites()
         self._clock = clock
         self._dice = dice
         self._wake = wake
@@ -211,7 +211,7 @@ class Submits:
                     )
                     ordinal += len(ids)
             # Before they are in the store: at that moment the loop may look. What never comes there nobody asks for.
-            self.fresh.put({made[at].id: _fresh(made[at]) for at in fresh})
+            self.fresh.jobs.put({made[at].id: _fresh(made[at]) for at in fresh})
         told = iter([made[at] for at in range(len(every))])
         answers = [tuple(islice(told, len(one.submits))) for one in several]
         deeds = [deed for one, jobs in zip(several, answers, strict=True) for deed in _deeds(one.caller, jobs)]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from threading import Lock
 from typing import Any, TypeVar, final
 
 import sqlalchemy as sa
 
+from mainspring.control.store.nodes.samples import FreshSamples
 from mainspring.control.store.rows import RowMapping
 from mainspring.control.store.rows import add_rows as add_rows
 from mainspring.control.store.rows import read_text as read_text
@@ -209,6 +210,14 @@ class FreshJobs:
         """Returns those of some jobs that are kept, and keeps them no longer."""
         with self._lock:
             return {job: self._jobs.pop(job) for job in wanted if job in self._jobs}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FreshWrites:
+    """What this server wrote for callers, and its loop takes without reading it."""
+
+    jobs: FreshJobs = field(default_factory=FreshJobs)
+    samples: FreshSamples = field(default_factory=FreshSamples)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ from mainspring.engines.common.forwarding import EngineCall
 MOMENT_S = 0.25  # Half the pause between two ticks of a controller: it may be spent on a cluster that answers quickly.
 MOMENT_SHARE = 0.2  # Of the time that passes comes back, so that a thousand short waits are no long one.
 THREADS = 4  # Launches and stops at once. A Slurm controller takes about ten submissions a second, whoever asks.
+CORDON_THREADS = 8  # Cordons at once, beside these: of an API that is a tenth of a second away, eighty a second.
 ACTS_MAX = 2_048  # Waiting for their turn: several ticks' worth of what a controller tells its engines.
 RESULTS_MAX = 4_096  # Of acts nobody has asked for again. The oldest go first; an act done twice does nothing.
 
@@ -195,9 +196,20 @@ class LatestAnswer(Generic[Value]):
                 self._changed.notify_all()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallKey:
+    """What tells an act from others of its subject."""
+
+    subject: str
+    call: str
+    grace_s: float
+    owner: str
+    reason: str
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class BackgroundCall:
-    """A launch, a stop or an order of nodes to do; the same thing when subject, call and grace are the same.
+    """A launch, a stop, an order of nodes or a cordon to do; the same thing when all that its key has is the same.
 
     Args:
         run: Does it; takes as long as it likes.
@@ -212,13 +224,14 @@ class BackgroundCall:
     done_s: float = 0.0
 
     @property
-    def key(self) -> tuple[str, str, float]:
+    def key(self) -> CallKey:
         """Returns what tells it from others."""
-        return self.call.subject, self.call.call, self.call.grace_s
+        call = self.call
+        return CallKey(subject=call.subject, call=call.call, grace_s=call.grace_s, owner=call.owner, reason=call.reason)
 
     def unavailable(self, name: str, got: str) -> Unavailable:
         """Returns why nothing is known of it yet."""
-        what = "nodes" if self.call.provision else "an allocation"
+        what = "nodes" if self.call.provision else "a node" if self.call.node else "an allocation"
         return Unavailable(f"{self.call.call} {what}", on=f"{self.call.subject} of {name}", got=got)
 
 
@@ -229,11 +242,19 @@ class CallQueue:
     Args:
         patience: The caller's.
         result_s: How long what came of an act is kept for whoever asks for it again.
+        threads: How many acts are under way at once.
         idle: Called, by a thread of its own, whenever nothing is left to do.
     """
 
     def __init__(
-        self, name: str, *, clock: Clock, patience: Patience, result_s: float, idle: Callable[[], None]
+        self,
+        name: str,
+        *,
+        clock: Clock,
+        patience: Patience,
+        result_s: float,
+        threads: int = THREADS,
+        idle: Callable[[], None],
     ) -> None:
         self._name = name
         self._clock = clock
@@ -244,10 +265,10 @@ class CallQueue:
         self._lanes: dict[str, deque[BackgroundCall]] = {}
         self._ready: deque[deque[BackgroundCall]] = deque()
         self._waiting = 0
-        self._results: OrderedDict[tuple[str, str, float], BackgroundCall] = OrderedDict()
+        self._results: OrderedDict[CallKey, BackgroundCall] = OrderedDict()
         self._closed = False
         self._threads = [
-            Thread(target=self._run, name=f"mainspring-acts-{name}-{index}", daemon=True) for index in range(THREADS)
+            Thread(target=self._run, name=f"mainspring-acts-{name}-{index}", daemon=True) for index in range(threads)
         ]
         for thread in self._threads:
             thread.start()
@@ -294,7 +315,7 @@ class CallQueue:
 
     def _queue(self, act: BackgroundCall) -> BackgroundCall:
         if self._waiting >= ACTS_MAX:
-            raise act.unavailable(self._name, f"{self._waiting} launches and stops that wait for their turn")
+            raise act.unavailable(self._name, f"{self._waiting} others that wait for their turn")
         lane = self._lanes.setdefault(act.call.subject, deque())
         lane.append(act)
         self._waiting += 1

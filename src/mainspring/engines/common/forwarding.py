@@ -42,8 +42,9 @@ class EngineCall:
 
     @property
     def subject(self) -> str:
-        """Returns the allocation, or the order of nodes, that it is about."""
-        return self.about or (f"{self.provision.offer} for {self.provision.for_job}" if self.provision else "")
+        """Returns the allocation, the order of nodes, or the node, that it is about."""
+        ordered = f"{self.provision.offer} for {self.provision.for_job}" if self.provision else ""
+        return self.about or ordered or (f"node {self.node}" if self.node else "")
 
 
 def _provision(engine: Engine, order: Provision) -> None:

@@ -18,6 +18,7 @@ from mainspring.domain.fleet import AllocationPhase, AllocationSeen
 from mainspring.domain.ids import NO_JOB, AllocationId, ClusterName, JobId, NodeName
 from mainspring.domain.ports import Clock, Engine
 from mainspring.engines.common.background_calls import (
+    CORDON_THREADS,
     MOMENT_S,
     BackgroundCall,
     CallQueue,
@@ -44,9 +45,9 @@ class _Taken:
 class NonBlockingEngine(ForwardingEngine):
     """The `Engine` port around another engine, which several threads will call at once.
 
-    What it shows is at most `stale_s` old, or as acts have left it since. A launch, a stop or an order of nodes that
-    raises `Unavailable` may be under way: asked for again it tells what came of it. Logs, attestations and cordons are
-    waited for.
+    What it shows is at most `stale_s` old, or as acts have left it since. A launch, a stop, an order of nodes or a
+    cordon that raises `Unavailable` may be under way: asked for again it tells what came of it. Many cordons at once
+    hold up no launch. Logs and attestations are waited for.
 
     Args:
         inventory_s: How old what is known of its nodes may be before it is asked for again.
@@ -91,10 +92,18 @@ class NonBlockingEngine(ForwardingEngine):
         self._inventory = LatestAnswer(nodes, clock=clock, patience=patience)
         self._seen = LatestAnswer(allocations, clock=clock, patience=patience)
         self._turns = CallQueue(name, clock=clock, patience=patience, result_s=stale_s, idle=self._seen.want)
+        self._cordons = CallQueue(
+            name,
+            clock=clock,
+            patience=patience,
+            result_s=stale_s,
+            threads=CORDON_THREADS,
+            idle=self._inventory.want,
+        )
 
     def close(self) -> None:
         """Ends its threads, as far as the engine lets them; what waits is not done. Every call raises from now on."""
-        parts = (self._turns, self._seen, self._inventory)
+        parts = (self._turns, self._cordons, self._seen, self._inventory)
         for part in parts:
             part.close()
         for part in parts:
@@ -113,10 +122,11 @@ class NonBlockingEngine(ForwardingEngine):
             case "provision":
                 self._turns.do(BackgroundCall(call=call, run=partial(self._marked, call)))
                 return None
-            case "logs" | "attestation" | "forget_ended":
-                return perform(self._engine, call)
+            case "cordon" | "uncordon":
+                self._cordons.do(BackgroundCall(call=call, run=partial(self._marked, call)))
+                return None
             case _:
-                return self._marked(call)
+                return perform(self._engine, call)
 
     def _observed(self) -> tuple[AllocationSeen, ...]:
         with self._observing:

@@ -27,7 +27,7 @@ from mainspring.engines.kubernetes.cluster.devices import GROUP as DEVICES
 from mainspring.engines.kubernetes.cluster.inventory import NodeStock
 from mainspring.engines.kubernetes.cluster.machines import KubernetesMachine
 from mainspring.engines.kubernetes.cluster.queues import GROUP, version_of
-from mainspring.engines.kubernetes.cordons import CordonBook
+from mainspring.engines.kubernetes.cordons import change_cordon
 from mainspring.engines.kubernetes.jobs import manifests, output
 from mainspring.engines.kubernetes.jobs.manifests import Claimed
 from mainspring.engines.kubernetes.jobs.ordering import NodeOrdering
@@ -75,7 +75,6 @@ class KubernetesEngine:
         self._environment = environment
         self._clock = clock
         self._stock = NodeStock(cluster, api, clock)
-        self._cordons = CordonBook(cluster, api, clock)
         self._core = f"/api/v1/namespaces/{cluster.namespace}"
         self._batch = f"/apis/batch/v1/namespaces/{cluster.namespace}"
         self._spaces = {
@@ -92,7 +91,6 @@ class KubernetesEngine:
         """Ends its threads, once the API lets go of them."""
         self._placing.close()
         self._watch.close()
-        self._cordons.close()
         if self._ordering is not None:
             self._ordering.close()
         self._stock.close()
@@ -104,10 +102,10 @@ class KubernetesEngine:
             Unavailable: The API does not answer, and has not for some while; or Kueue is needed, and not there.
         """
         if not self._cluster.delegated:
-            found = self._stock.look(self._cordons.by_node())
+            found = self._stock.look()
             return found if self._ordering is None else self._ordering.shown(found, self._stock.known(), self._busy)
         self._watch.check()
-        return self._stock.look({}, [holding for found in self._watch.found() for holding in slots_held(found)])
+        return self._stock.look([holding for found in self._watch.found() for holding in slots_held(found)])
 
     def observe(self) -> tuple[AllocationSeen, ...]:
         """Returns every allocation, and does what follows from what became of them; see `Engine.observe`.
@@ -240,11 +238,12 @@ class KubernetesEngine:
         return len(over)
 
     def cordon(self, node: NodeName, *, owner: str, reason: str) -> None:
-        """Keeps our new allocations off a node; Kubernetes is not told. See `Engine.cordon`.
+        """Keeps new pods off a node, as `kubectl cordon` does, and writes there by whom and why; see `Engine.cordon`.
 
         Raises:
             NotFound: No such node.
             Conflict: Another owner has cordoned it, or the cluster is delegated.
+            ApiRefusal: The API will not have it, as where our account may not change nodes.
             Unavailable: The API does not answer.
         """
         self._change_cordon(node, owner, Cordon(owner=owner, reason=reason))
@@ -375,10 +374,10 @@ class KubernetesEngine:
 
     def _change_cordon(self, node: NodeName, owner: str, wanted: Cordon | None) -> None:
         attempted = "cordon a node" if wanted else "uncordon a node"
-        self._stock.machine(node)
+        machine = self._stock.machine(node)
         if self._cluster.delegated:
             raise Conflict(attempted, on=node, got="a slot, which is no node in particular", wanted="a node")
-        self._cordons.change(node, owner, wanted, attempted)
+        self._stock.heard(change_cordon(self._api, self._cluster.namespace, machine, owner, wanted, attempted))
 
     # ------------------------------------------------------------ calls
 

@@ -16,7 +16,7 @@ from mainspring.engines.common.forwarding import CallResult, EngineCall, Forward
 from mainspring.engines.remote.connection import HostCommand, RemoteConnection, Reply
 from mainspring.engines.remote.wire import LOG_BYTES_MAX
 
-CALLS_MAX = 32  # Under way at once. A controller's threads make six, and people who read logs some more.
+CALLS_MAX = 32  # Under way at once. A controller's threads make fourteen, and people who read logs some more.
 RETRY_S = (
     0.0,
     1.0,

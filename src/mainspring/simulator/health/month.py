@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -33,6 +34,7 @@ class Month:
         closings: How many nodes were closed, and how many of those for nothing.
         lemons: How many nodes were said to be lemons, were it, and were both.
         cured: How many lemons were replaced for one of their faults before they were said to be any: not in `lemons`.
+        tellable: How many of the others failed twice or more: with less a lemon is like any node that failed.
         badput: The part of node-time that was lost with health at work, and without.
     """
 
@@ -41,6 +43,7 @@ class Month:
     closings: tuple[int, int]
     lemons: tuple[int, int, int]
     cured: int
+    tellable: int
     badput: tuple[float, float]
 
 
@@ -56,6 +59,7 @@ def month(model: FaultModel, seed: int) -> Month:
         if record.seen_s.get(fault.number, float("inf")) > TARGETS_S[fault.kind]:
             missed[fault.kind.value] = missed.get(fault.kind.value, 0) + 1
     cured = {row for row in drawn.lemons if row in record.replaced and row not in record.lemons}
+    times = Counter(one.row for one in happened if one.lemon)
     missed["lemon"] = sum(_is_late(row, drawn, record) for row in drawn.lemons)
     return Month(
         faults=len(happened) + len(drawn.lemons),
@@ -63,6 +67,7 @@ def month(model: FaultModel, seed: int) -> Month:
         closings=(record.closings, record.false_closings),
         lemons=(len(record.lemons), len(drawn.lemons - cured), len(drawn.lemons & record.lemons.keys())),
         cured=len(cured),
+        tellable=sum(times[row] > 1 for row in drawn.lemons - cured),
         badput=(badput, without),
     )
 
@@ -77,6 +82,7 @@ def figures(model: FaultModel, months: Iterable[Month]) -> Mapping[str, float]:
         / (len(every) * model.nodes * model.days / THOUSAND),
         "lemon_precision": right / max(1, said),
         "lemon_recall": right / max(1, there),
+        "lemon_recall_most": sum(one.tellable for one in every) / max(1, there),
         "lemon_recall_of_all": right / max(1, there + sum(one.cured for one in every)),
         "badput_ratio": sum(one.badput[0] for one in every) / sum(one.badput[1] for one in every),
         "badput_with": sum(one.badput[0] for one in every) / len(every),

@@ -60,28 +60,30 @@ class Cordons:
         at_s = self._clock.monotonic_s()
         self._tried = {key: tried for key, tried in self._tried.items() if at_s < tried.again_s + AGAIN.cap_s}
         asked = [(cluster, cordon) for cluster, cordon in due if self._last(cordon, at_s).again_s <= at_s][: self._most]
-        for _, cordon in asked:
-            times = self._last(cordon, at_s).times + 1
-            self._tried[cordon.closure, cordon.lift] = _Tried(times=times, again_s=at_s + AGAIN.wait_s(times))
         change_closures(connection, [cordon.closure for _, cordon in asked if not cordon.lift], on_engine=True)
         return [Act(cluster=cluster, cordon=cordon) for cluster, cordon in asked]
 
     def record(self, connection: sa.Connection, told: Iterable[CommandResult]) -> None:
-        """Writes what engines answered.
+        """Writes what engines answered. One that has not answered yet is told again in the next tick.
 
         Args:
             connection: From `Store.write`, of the leader.
         """
+        at_s, placed, lifted = self._clock.monotonic_s(), list[int](), list[int]()
         for answer in told:
             cordon = answer.act.cordon
             if cordon is None:
                 continue
+            times = self._last(cordon, at_s).times + 1
+            self._tried[cordon.closure, cordon.lift] = _Tried(times=times, again_s=at_s + AGAIN.wait_s(times))
             if cordon.lift:  # Refused, it is somebody else's, or of a node that is gone: ours is not there.
-                change_closures(connection, [cordon.closure], on_engine=False)
+                lifted.append(cordon.closure)
             elif answer.refused:
                 change_closures(connection, [cordon.closure], on_engine=False, refused=answer.refused)
             else:
-                change_closures(connection, [cordon.closure], refused="")
+                placed.append(cordon.closure)
+        change_closures(connection, lifted, on_engine=False)
+        change_closures(connection, placed, refused="")
 
     def _last(self, cordon: Cordon, at_s: float) -> _Tried:
         return self._tried.get((cordon.closure, cordon.lift), _Tried(times=0, again_s=at_s))

@@ -29,7 +29,7 @@ from mainspring.control.store.nodes.closures import (
     open_closures,
     released_s,
 )
-from mainspring.control.store.nodes.samples import newest_sample, samples, told_nodes
+from mainspring.control.store.nodes.samples import FreshSamples, newest_sample, samples, told_nodes
 from mainspring.control.store.nodes.settings import breaker_texts, healths, promotions, write_breaker, write_healths
 from mainspring.control.store.rows import read_text, text_of
 from mainspring.domain.answers import ClosureKind, HealthFinding, NodeClosure, NodeHealthView
@@ -42,7 +42,7 @@ from mainspring.domain.wire.events.nodes import BreakerOpenedEvent, NodeClosedEv
 READ_MAX = 20_000  # Events of one tick: half a second's work.
 JUDGED_MAX = 40_000  # Events looked at in one tick, for all nodes that are judged: a tenth of a second's work.
 AGAIN_S = 5.0  # Between two looks at a node of which something is found, and nothing new was told: windows pass.
-FORGET_S = 3_600.0
+FORGET_S = 3_600.0  # Between two looks at what no rule looks at any more.
 EVIDENCE_KEPT = 16  # The newest events that are kept with a finding.
 RENEWED_S = 3_600.0  # How much later a quarantine must end before that is written.
 _log = logging.getLogger(__name__)
@@ -72,10 +72,12 @@ class HealthStep:
     Args:
         fleet: What the engines said.
         rules: What the site says of the care of nodes.
+        fresh: What this server was told just now.
     """
 
-    def __init__(self, fleet: FleetView, rules: CareRules) -> None:
+    def __init__(self, fleet: FleetView, rules: CareRules, fresh: FreshSamples) -> None:
         self._rules = rules
+        self._fresh = fresh
         self._places = _Places(fleet)
         self._fold = HealthFold()
         self._known = OwnKnowledge()
@@ -88,7 +90,7 @@ class HealthStep:
         self._urgent: dict[NodeRef, None] = {}  # Of which something fatal was.
         self._healths: dict[NodeRef, NodeHealth] = {}  # Of which something is found.
         self._views: dict[NodeRef, NodeHealthView] = {}  # As the store has them.
-        self._looked_s = self._forgot_s = -inf
+        self._looked_s = -inf
 
     def read(self, connection: sa.Connection, now_s: float) -> None:
         """Takes what was told since the last time into the fold; the first time, all that rules look back at.
@@ -114,7 +116,7 @@ class HealthStep:
 
     def _read_new(self, connection: sa.Connection) -> int:
         assert self._seen is not None
-        told = samples(connection, after=self._seen, limit=READ_MAX)
+        told = samples(connection, after=self._seen, limit=READ_MAX, fresh=self._fresh)
         self._take(one.event for one in told)
         self._seen = told[-1].number if told else self._seen
         return len(told)
@@ -152,9 +154,6 @@ class HealthStep:
         decided = decide(healths, self._places.now(), quarantined, breakers, now_s, self._places.fabrics, self._rules)
         self._places.fabrics = decided.fabrics
         _write(connection, decided, closed, breakers, now_s)
-        if now_s - self._forgot_s > FORGET_S:
-            self._fold.forget(now_s)
-            self._forgot_s = now_s
 
     def _learn_rules(self, connection: sa.Connection, now_s: float) -> None:
         promoted = frozenset(promotions(connection)) & {rule.name for rule in RULES}
@@ -172,8 +171,10 @@ class HealthStep:
 
     def _judge(self, connection: sa.Connection, closed: Iterable[NodeRef], now_s: float) -> None:
         """Learns how the nodes are of which something was told, and now and then those of which something is found."""
+        forgets = False
         if now_s - self._looked_s >= AGAIN_S or now_s < self._looked_s:
             self._changed |= dict.fromkeys([*self._healths, *closed])
+            forgets = now_s // FORGET_S != self._looked_s // FORGET_S
             self._looked_s = now_s
         views: dict[NodeRef, NodeHealthView | None] = {}
         for at in self._due():
@@ -200,6 +201,8 @@ class HealthStep:
                 self._views.pop(at, None)
             else:
                 self._views[at] = view
+        if forgets:
+            self._fold.forget(now_s)
 
     def _due(self) -> list[NodeRef]:
         """Returns the nodes to judge in this tick, as many as it has time for; the others are for the next."""

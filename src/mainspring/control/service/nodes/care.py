@@ -30,7 +30,7 @@ from mainspring.control.store.nodes.closures import (
     closures_of,
     open_closures,
 )
-from mainspring.control.store.nodes.samples import samples
+from mainspring.control.store.nodes.samples import FreshSamples, samples
 from mainspring.control.store.nodes.settings import (
     Promotion,
     breaker_texts,
@@ -85,6 +85,7 @@ class NodeCare:
         fleet: What the engines said.
         wake: Told that there is something to do.
         write: Returns what a writer returned, once that is in the store; others' pieces are written with it.
+        fresh: Where the loop finds what was told just now.
     """
 
     def __init__(
@@ -94,12 +95,14 @@ class NodeCare:
         clock: Clock,
         wake: Callable[[], None],
         write: Callable[[Callable[[sa.Connection], HealthTaken]], HealthTaken],
+        fresh: FreshSamples,
     ) -> None:
         self._store = store
         self._fleet = fleet
         self._clock = clock
         self._wake = wake
         self._write = write
+        self._fresh = fresh
 
     @property
     def announcing(self) -> Announcing:
@@ -124,6 +127,8 @@ class NodeCare:
         with self._store.read() as connection:
             told = allowed(connection, batch, caller, self._fleet.seen(), now_s)
         answer = self._write(partial(taken, told=told, now_s=now_s))
+        if not answer.repeated:  # Else the store has some of it in other words, perhaps.
+            self._fresh.put(told)
         if any(one.fatal for one in batch.events):
             self._wake()
         return answer

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import islice
+from threading import Lock
+from typing import Any, final
 
 import sqlalchemy as sa
 
@@ -12,11 +14,12 @@ from mainspring.control.store.rows import add_rows, read_text, text_of
 from mainspring.control.store.schema import health_events
 from mainspring.domain.answers import HealthEventView
 from mainspring.domain.fleet import NodeRef
-from mainspring.domain.hardware.health import HealthEvent
+from mainspring.domain.hardware.health import HealthEvent, HealthSource
 from mainspring.domain.ids import ClusterName, NodeName
 
 KEPT_S = 30 * 86_400.0  # Longer than any rule looks back.
 KEPT_MAX = 20_000_000  # However many are told; the oldest go first.
+FRESH_MAX = 20_000  # Two seconds of the most that is told; whatever else there is, the loop reads from its text.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +28,31 @@ class Told:
 
     teller: str
     event: HealthEvent
+
+
+@final
+class FreshSamples:
+    """What this server was told and its loop has not read: what came by a call, and was written, is not read again.
+
+    An event's text takes longer to read than all else that is done with it. Used by many threads.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._events: dict[tuple[str, HealthSource], HealthEvent] = {}  # By teller and source.
+
+    def put(self, told: Sequence[Told]) -> None:
+        """Keeps events as they stand in the store, until they are taken or there are too many."""
+        with self._lock:
+            self._events |= {(one.teller, one.event.source): one.event for one in told}
+            over = len(self._events) - FRESH_MAX
+            for oldest in list(islice(self._events, max(0, over))):
+                del self._events[oldest]
+
+    def take(self, teller: str, source: HealthSource) -> HealthEvent | None:
+        """Returns an event if it is kept, and keeps it no longer."""
+        with self._lock:
+            return self._events.pop((teller, source), None)
 
 
 def add_samples(connection: sa.Connection, told: Sequence[Told], now_s: float) -> int:
@@ -58,6 +86,7 @@ def samples(
     node: NodeName | None = None,
     newest: bool = False,
     limit: int,
+    fresh: FreshSamples | None = None,
 ) -> tuple[HealthEventView, ...]:
     """Returns what was told, in the order it was, or the newest first.
 
@@ -68,9 +97,9 @@ def samples(
         node: Only of this node, unless None.
         newest: Whether to begin with the newest.
         limit: The most to return.
+        fresh: Whence those are taken that are there.
     """
-    query = sa.select(health_events.c.number, health_events.c.told_s, health_events.c.teller, health_events.c.event)
-    query = query.where(health_events.c.number > after)
+    query = sa.select(health_events).where(health_events.c.number > after)
     if before is not None:
         query = query.where(health_events.c.number < before)
     if cluster is not None:
@@ -78,7 +107,7 @@ def samples(
     if node is not None:
         query = query.where(health_events.c.node == node)
     order = health_events.c.number.desc() if newest else health_events.c.number
-    return tuple(map(_view, connection.execute(query.order_by(order).limit(limit))))
+    return tuple(_view(row, fresh) for row in connection.execute(query.order_by(order).limit(limit)))
 
 
 def told_nodes(connection: sa.Connection) -> tuple[NodeRef, ...]:
@@ -102,7 +131,8 @@ def old_samples(before_s: float, limit: int) -> sa.Select[Any]:
     return sa.select(oldest.c.number).where(sa.or_(oldest.c.told_s < before_s, oldest.c.number <= newest - KEPT_MAX))
 
 
-def _view(row: Any) -> HealthEventView:
-    return HealthEventView(
-        number=row.number, told_s=row.told_s, teller=row.teller, event=read_text(HealthEvent, row.event)
-    )
+def _view(row: Any, fresh: FreshSamples | None) -> HealthEventView:
+    source = HealthSource(name=row.source, session=row.session, sequence=row.sequence)
+    known = None if fresh is None else fresh.take(row.teller, source)
+    event = read_text(HealthEvent, row.event) if known is None else known
+    return HealthEventView(number=row.number, told_s=row.told_s, teller=row.teller, event=event)

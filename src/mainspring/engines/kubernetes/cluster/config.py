@@ -14,6 +14,7 @@ from mainspring.engines.kubernetes.cluster.pods import ROOT, PodSettings
 
 ALLOCATION = "mainspring/allocation"  # The label that all our objects bear,
 ORDER = "mainspring/order"  # but those by which nodes are ordered.
+CORDONED_BY, CORDONED_FOR = "mainspring/cordoned-by", "mainspring/cordoned-for"  # Annotations of nodes.
 OFFERS_MAX = 256
 LEVELS_MAX = 8
 TIERS = frozenset(tier.value for tier in Tier)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from threading import Lock
 from typing import Any
@@ -20,7 +20,6 @@ from mainspring.domain.ids import ChipName, NodeName
 from mainspring.domain.job import MILLI
 from mainspring.domain.ports import Clock
 from mainspring.engines.common.names import our_name
-from mainspring.engines.common.records import Cordon
 from mainspring.engines.kubernetes.api.client import Api
 from mainspring.engines.kubernetes.cluster.amounts import CPU, MEMORY, MIB, asked_by
 from mainspring.engines.kubernetes.cluster.chips import MIB_PER_GIB
@@ -74,10 +73,9 @@ class _Machines:
             self.known = records
 
     def put(self, key: str, record: KubernetesMachine) -> None:
-        """Takes one that is new or has changed; what says nothing new leaves the one that was known."""
+        """Takes one that is new or has changed."""
         with self._lock:
-            if self.known.get(key) != record:
-                self.known[key] = record
+            self.known[key] = record
 
     def drop(self, key: str) -> None:
         """Forgets one."""
@@ -166,11 +164,10 @@ class NodeStock:
             keeps=self._uses,
         )
 
-    def look(self, cordons: Mapping[str, Cordon], held: Sequence[QueueHolding] = ()) -> Inventory:
+    def look(self, held: Sequence[QueueHolding] = ()) -> Inventory:
         """Returns the cluster as it is now.
 
         Args:
-            cordons: Our own, by node.
             held: Of a delegated cluster: the slots that are ours.
 
         Raises:
@@ -183,7 +180,7 @@ class NodeStock:
         if self._queues is not None:
             self._queues.check()
         with self._looking:
-            found = self._look(cordons)
+            found = self._look()
             if self._queues is not None:
                 found = self._slots(found, self._queues, held)
             self._known = {slot.node.name: slot.machine for slot in found}
@@ -198,19 +195,25 @@ class NodeStock:
         )
 
     def machine(self, node: NodeName) -> KubernetesMachine:
-        """Returns what stands behind a node; looks when it never has.
+        """Returns what stands behind a node, with the cordon that was heard of last; looks when it never has.
 
         Raises:
             NotFound: There is none of that name.
             Unavailable: The API does not answer.
         """
         if node not in self._known:
-            self.look({})
+            self.look()
         if node not in self._known:
             raise NotFound(
                 "use a node of Kubernetes", on=self._cluster.name, got=node, wanted=nearest(node, self._known)
             )
-        return self._known[node]
+        machine = self._known[node]
+        heard = self._machines.known.get(machine.name, machine)
+        return replace(machine, cordon=heard.cordon)
+
+    def heard(self, found: dict[str, Any]) -> None:
+        """Takes a node's object as a change of ours has left it: the watch tells of it a moment later."""
+        self._machines.put(found["metadata"]["name"], read_machine(found, self._cluster))
 
     def known(self) -> Mapping[NodeName, KubernetesMachine]:
         """Returns what stands behind the nodes that it showed last."""
@@ -244,7 +247,7 @@ class NodeStock:
             closed=queues.closed(),
         )
 
-    def _look(self, cordons: Mapping[str, Cordon]) -> list[Slot]:
+    def _look(self) -> list[Slot]:
         with self._lock:
             known, uses = dict(self._machines.known), dict(self._uses.by_node)
         self._equipped = {one.machine.name: one for one in self._equip(known)}
@@ -252,13 +255,13 @@ class NodeStock:
             known[theirs] = one.machine
             uses[theirs] = {**uses.get(theirs, _NOTHING), one.found.driver: one.found.held * MILLI}
         machines = {name: known[theirs] for name, theirs in _names(known).items()}
-        shut = {**_shut_slices(machines, cordons), **_shut_kinds(machines)}
+        shut = {**_shut_slices(machines), **_shut_kinds(machines)}
         for gone in self._shown.keys() - known.keys():
             del self._shown[gone]
             self._leaving_s.pop(gone, None)
         return [
             Slot(
-                node=self._node(name, each, uses.get(each.name, _NOTHING), shut.get(name, ""), cordons.get(name)),
+                node=self._node(name, each, uses.get(each.name, _NOTHING), shut.get(name, "")),
                 machine=each,
             )
             for name, each in machines.items()
@@ -268,7 +271,7 @@ class NodeStock:
         """Yields nodes with what their drivers publish: the same value as before, where nothing of it has changed."""
         for theirs, found in self._devices.by_node(known).items():
             bare, before = known.get(theirs), self._equipped.get(theirs)
-            if before is not None and before.bare is bare and before.found == found:
+            if before is not None and before.bare == bare and before.found == found:
                 yield before
             elif bare is not None:
                 yield _Equipped(bare=bare, found=found, machine=bare.with_published(found, self._cluster))
@@ -284,9 +287,7 @@ class NodeStock:
             milli=_same(tuple((sys.intern(name), round(amount * MILLI)) for name, amount in asked_by(spec).items())),
         )
 
-    def _node(
-        self, name: NodeName, machine: KubernetesMachine, held: Mapping[str, int], shut: str, cordon: Cordon | None
-    ) -> Node:
+    def _node(self, name: NodeName, machine: KubernetesMachine, held: Mapping[str, int], shut: str) -> Node:
         """Returns a node as the planner knows it: the same value as before, where nothing about it has changed.
 
         Args:
@@ -298,7 +299,7 @@ class NodeStock:
         else:
             leaves_s = machine.leaves_s
             self._leaving_s.pop(machine.name, None)
-        made_of = (name, machine, held, shut, cordon, leaves_s)
+        made_of = (name, machine, held, shut, leaves_s)
         known = self._shown.get(machine.name)
         if known is None or known.made_of != made_of:
             known = _Shown(node=_make_node(*made_of), made_of=made_of)
@@ -311,11 +312,10 @@ def _make_node(
     machine: KubernetesMachine,
     held: Mapping[str, int],
     shut: str,
-    cordon: Cordon | None,
     leaves_s: float | None,
 ) -> Node:
     condition, words = machine.condition, machine.words
-    owner = OWNER if condition is NodeCondition.CORDONED else ""
+    owner, cordon = OWNER if condition is NodeCondition.CORDONED else "", machine.cordon.ours
     if condition is NodeCondition.READY and (cordon or shut):
         condition = NodeCondition.CORDONED
         owner, words = (cordon.owner, cordon.reason) if cordon else (OWNER, shut)
@@ -350,9 +350,7 @@ def _names(machines: Iterable[str]) -> dict[NodeName, str]:
     return names
 
 
-def _shut_slices(
-    machines: Mapping[NodeName, KubernetesMachine], cordons: Mapping[str, Cordon]
-) -> Mapping[NodeName, str]:
+def _shut_slices(machines: Mapping[NodeName, KubernetesMachine]) -> Mapping[NodeName, str]:
     """Returns why nodes of slices of several hosts take nothing: a host of theirs does not, or is not there."""
     slices: dict[str, list[NodeName]] = defaultdict(list)
     for name, machine in machines.items():
@@ -361,7 +359,8 @@ def _shut_slices(
     found: dict[NodeName, str] = {}
     for names in slices.values():
         count = machines[names[-1]].place.slice_hosts
-        ready = sum(machines[name].condition is NodeCondition.READY and name not in cordons for name in names)
+        open_ = (one for one in map(machines.__getitem__, names) if one.cordon.ours is None)
+        ready = sum(one.condition is NodeCondition.READY for one in open_)
         if ready < count:
             found |= dict.fromkeys(names, f"its slice has {ready} of {count} hosts ready")
     return found

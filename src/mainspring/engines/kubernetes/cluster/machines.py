@@ -16,9 +16,10 @@ from typing import Any
 from mainspring.domain.fleet import NodeCondition
 from mainspring.domain.hardware.chips import named_memory_gib
 from mainspring.domain.ids import ChipName
+from mainspring.engines.common.records import Cordon
 from mainspring.engines.kubernetes.cluster.amounts import CPU, MEMORY, MIB, number
 from mainspring.engines.kubernetes.cluster.chips import MIB_PER_GIB, find_chips, published_chip
-from mainspring.engines.kubernetes.cluster.config import KubernetesCluster
+from mainspring.engines.kubernetes.cluster.config import CORDONED_BY, CORDONED_FOR, KubernetesCluster
 from mainspring.engines.kubernetes.cluster.devices import DRIVERS, HARD, Published
 from mainspring.engines.kubernetes.cluster.offers import bearing
 from mainspring.engines.kubernetes.cluster.places import NodeLocation, find_place
@@ -33,8 +34,9 @@ _DOWN = {
     "node.cloudprovider.kubernetes.io/uninitialized": "not set up by its provider yet",
     "node.cloudprovider.kubernetes.io/shutdown": "shut down by its provider",
 }
+UNSCHEDULABLE = f"{_OWN}unschedulable"
 _CLOSED = {
-    f"{_OWN}unschedulable": "cordoned",
+    UNSCHEDULABLE: "cordoned",
     f"{_OWN}memory-pressure": "short of memory",
     f"{_OWN}disk-pressure": "short of disk",
     f"{_OWN}pid-pressure": "short of process ids",
@@ -51,6 +53,21 @@ _LEAVING = {
 }
 _MAINTENANCE = "cloud.google.com/scheduled-maintenance-time"  # Seconds since the epoch, days ahead.
 _FEATURES = ("node.kubernetes.io/instance-type", "nvidia.com/gpu.product", "cloud.google.com/gke-accelerator")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeCordon:
+    """What a node's object says of cordons.
+
+    Args:
+        ours: The one that this namespace placed, None where it has none.
+        shut: Whether the cluster puts nothing more there, whoever wanted that.
+        version: Of the object; a newer one that says the same is equal.
+    """
+
+    ours: Cordon | None
+    shut: bool
+    version: str = field(compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +91,7 @@ class KubernetesMachine:
         product: That driver's name of their type; "" where it tells none.
         offer: The offer that it may have come from, "" for none.
         chip_memory_gib: Memory of each of its chips, None where neither a label, a driver nor our settings tell it.
+        cordon: What keeps new work off.
     """
 
     name: str
@@ -96,6 +114,7 @@ class KubernetesMachine:
     product: str = ""
     offer: str = ""
     chip_memory_gib: float | None = None
+    cordon: NodeCordon
 
     @property
     def counted_by(self) -> str:
@@ -149,7 +168,10 @@ def read_machine(found: Mapping[str, Any], cluster: KubernetesCluster) -> Kubern
     allocatable = {name: number(str(amount)) for name, amount in (status.get("allocatable") or {}).items()}
     chips = find_chips(allocatable, labels, cluster.chips)
     taints = [taint for taint in spec.get("taints") or () if taint.get("effect") in HARD]
-    condition, words, leaving = _state(spec, status.get("conditions") or (), {taint["key"] for taint in taints})
+    cordon = read_cordon(found, cluster.namespace)
+    keys = {taint["key"] for taint in taints} - ({UNSCHEDULABLE} if cordon.ours else set())
+    conditions, shut = status.get("conditions") or (), cordon.shut and cordon.ours is None
+    condition, words, leaving = _state(conditions, keys, shut=shut)
     if condition is NodeCondition.READY and not chips.count:
         condition, words = NodeCondition.CORDONED, _uncounted(chips.resource)
     maintenance = labels.get(_MAINTENANCE, "")
@@ -172,30 +194,49 @@ def read_machine(found: Mapping[str, Any], cluster: KubernetesCluster) -> Kubern
         labels=labels if cluster.delegated else {},
         offer=bearing(cluster, labels),
         chip_memory_gib=cluster.chip_memory_gib.get(chips.chip) if chips.memory_gib is None else chips.memory_gib,
+        cordon=cordon,
     )
     return made.without_own_taints()
+
+
+def read_cordon(found: Mapping[str, Any], namespace: str) -> NodeCordon:
+    """Returns what a node's object says of cordons; one of another lab of this cluster is somebody else's.
+
+    Args:
+        namespace: Ours.
+
+    Raises:
+        KeyError, TypeError: It cannot be read.
+    """
+    meta, spec = found["metadata"], found.get("spec") or {}
+    notes = meta.get("annotations") or {}
+    space, _, owner = notes.get(CORDONED_BY, "").partition("/")
+    ours = Cordon(owner=owner, reason=notes.get(CORDONED_FOR, "")) if space == namespace and owner else None
+    return NodeCordon(ours=ours, shut=bool(spec.get("unschedulable")), version=str(meta.get("resourceVersion", "")))
 
 
 def _uncounted(resource: str) -> str:
     return f"its device plugin counts no {resource or CPU}"
 
 
-def _state(
-    spec: Mapping[str, Any], conditions: Iterable[Mapping[str, Any]], taints: set[str]
-) -> tuple[NodeCondition, str, bool]:
-    """Returns whether work may be placed on a node, why not, and whether it is being taken away."""
+def _state(conditions: Iterable[Mapping[str, Any]], taints: set[str], *, shut: bool) -> tuple[NodeCondition, str, bool]:
+    """Returns whether work may be placed on a node, why not, and whether it is being taken away.
+
+    Args:
+        shut: Whether its operators have cordoned it.
+    """
     ready = next((each for each in conditions if each.get("type") == "Ready"), None)
     going = next((words for key, words in _LEAVING.items() if key in taints), "")
-    shut = next((words for key, words in _CLOSED.items() if key in taints), "")
-    if spec.get("unschedulable"):
-        going, shut = going or _CLOSED[f"{_OWN}unschedulable"], ""
+    closed = next((words for key, words in _CLOSED.items() if key in taints), "")
+    if shut:
+        going, closed = going or _CLOSED[UNSCHEDULABLE], ""
     if ready is None or ready.get("status") != "True":
         said = (ready or {}).get("message") or "its kubelet has said nothing yet"
         return NodeCondition.DOWN, str(said), bool(going)
     if down := next((words for key, words in _DOWN.items() if key in taints), ""):
         return NodeCondition.DOWN, down, bool(going)
-    if going or shut:
-        return NodeCondition.CORDONED, going or shut, bool(going)
+    if going or closed:
+        return NodeCondition.CORDONED, going or closed, bool(going)
     return NodeCondition.READY, "", False
 
 

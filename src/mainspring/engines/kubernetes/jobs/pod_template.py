@@ -16,7 +16,7 @@ from mainspring.domain.fleet import MEMORY, LaunchOrder
 from mainspring.domain.job import MILLI
 from mainspring.engines.kubernetes.cluster.chips import CPU
 from mainspring.engines.kubernetes.cluster.config import ALLOCATION, KubernetesCluster
-from mainspring.engines.kubernetes.cluster.machines import KubernetesMachine
+from mainspring.engines.kubernetes.cluster.machines import UNSCHEDULABLE, KubernetesMachine
 from mainspring.engines.kubernetes.cluster.pods import BUNDLE, FOLDER, HOST_NETWORK, PAGES, PodVolume
 
 WORDS = f"{FOLDER}/words"  # Where the kubelet looks for a container's last.
@@ -224,8 +224,9 @@ def _plain(resources: Mapping[str, Any]) -> dict[str, dict[str, str]]:
 
 
 def _tolerations(machines: Iterable[KubernetesMachine], cluster: KubernetesCluster) -> list[dict[str, str]]:
-    """Returns what pods put up with: the plan has chosen nodes whose taints their job tolerates."""
+    """Returns what pods put up with: the plan has chosen nodes whose taints their job tolerates, or that we closed."""
     keys = {*cluster.tolerated}
     for machine in machines:
+        keys |= {UNSCHEDULABLE} if machine.cordon.ours else set()
         keys |= machine.tolerated | {taint.partition("=")[0] for taint in machine.taints}
     return [{"key": key, "operator": "Exists"} for key in sorted(keys)]

@@ -112,6 +112,7 @@ class AccountWanted:
             "offers": self.offers,
             "network": True,
             "objects": True,
+            "cordons": True,
             "accelerators": bool(self.accelerators),
         }
         texts = [(FILES / f"{name}.yaml").read_text() for name, is_wanted in wanted.items() if is_wanted]

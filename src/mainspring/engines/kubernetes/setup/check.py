@@ -222,7 +222,7 @@ class ClusterSetUp:
         assert self._api is not None
         stock = NodeStock(self._cluster, self._api, self._clock)
         try:
-            self._inventory = found = stock.look({})
+            self._inventory = found = stock.look()
         finally:
             stock.close()
         ready = [node for node in found.nodes if node.condition is NodeCondition.READY]
