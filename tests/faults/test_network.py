@@ -129,6 +129,7 @@ async def _called(target: Target, limit_s: float) -> object:
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(600)
 def test_replicas_on_two_nodes_answer_in_tls_to_tickets_of_their_own(
     island: Island, make_rig: Callable[..., Rig], tmp_path: Path
 ) -> None:
@@ -145,7 +146,7 @@ def test_replicas_on_two_nodes_answer_in_tls_to_tickets_of_their_own(
         ranks = rig.heartbeats[-1].ranks if rig.heartbeats else ()
         return [rank.serving for rank in ranks if rank.serving is not None and rank.serving.ready]
 
-    rig.wait(lambda: len(serving()) == 2, "two replicas that answer")
+    rig.wait(lambda: len(serving()) == 2, "two replicas that answer", limit_s=300.0)
     first, second = serving()
     hosts = [one.address.removeprefix("wss://").rpartition(":")[0] for one in (first, second)]
     assert hosts == [island.host, island.host.removesuffix("1") + "2"]

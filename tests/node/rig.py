@@ -274,8 +274,8 @@ class Rig:
     def reports(self, agent: int) -> Path:
         return self.folder / "reports" / f"node-{agent}" if self.apart else self.work(agent)
 
-    def wait(self, condition: Callable[[], bool], what: str) -> None:
-        until_s = time.monotonic() + LIMIT_S
+    def wait(self, condition: Callable[[], bool], what: str, *, limit_s: float = LIMIT_S) -> None:
+        until_s = time.monotonic() + limit_s
         with self.changed:
             while not condition():
                 assert time.monotonic() < until_s, f"no {what}; {self.story()}"

@@ -18,9 +18,9 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from mainspring.domain.errors import InvalidInput
 from mainspring.domain.wire.tickets import new_ticket
 from mainspring.robots.serving.admission import Admission
-from mainspring.robots.serving.functions import FunctionPolicy, function_named
 from mainspring.robots.serving.guards import ActionLimits, read_limits
 from mainspring.robots.serving.kept import KeptRequests, read_kept
+from mainspring.robots.serving.policies.functions import FunctionPolicy, function_named
 from mainspring.robots.serving.server import ServeLimits
 from mainspring.robots.serving.wire import pack, unpack
 from tests.robots.serving.served import DIMS, HORIZON, Toy, ask, robot, seen, served, until

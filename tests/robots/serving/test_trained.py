@@ -17,8 +17,8 @@ import jax
 from mainspring.domain.errors import DamagedData, InvalidInput
 from mainspring.robots.serving.client import Command, Doing, RobotClient
 from mainspring.robots.serving.following import follow
+from mainspring.robots.serving.policies.trained import CheckpointPolicy, prefix_weights
 from mainspring.robots.serving.policy import Asked, Guide
-from mainspring.robots.serving.trained import CheckpointPolicy, prefix_weights
 from mainspring.train.evaluate import TrainedPolicy
 from mainspring.train.models.shapes import ActRecipe, ComputeRecipe, FloatKind, ImageRecipe, PolicyRecipe, Signature
 from mainspring.train.policy import model_of, unit_statistics

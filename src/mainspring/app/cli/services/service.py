@@ -19,7 +19,11 @@ from mainspring.domain.job import Tier
 app = typer.Typer()
 Name = Annotated[str, typer.Argument(help="A service.", metavar="SERVICE")]
 Source = Annotated[
-    str, typer.Argument(help="What answers: a job's checkpoint, or a function.", metavar="JOB[@STEP] | MODULE:FUNCTION")
+    str,
+    typer.Argument(
+        help="What answers: a job's checkpoint, a release, or a function.",
+        metavar="JOB[@STEP] | release:NAME[@VERSION] | MODULE:FUNCTION",
+    ),
 ]
 Words = Annotated[
     list[str] | None,

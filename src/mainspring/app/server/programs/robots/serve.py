@@ -1,7 +1,8 @@
 """Serves a policy to robots: `python -m mainspring serve SOURCE`, alone or as a rank of a service.
 
-A source is a job's checkpoint (`JOB` or `JOB@STEP`, in the store that `--objects` names), a function of Python
-(`MODULE:FUNCTION`) or a folder that LeRobot saved a policy in (`lerobot:FOLDER`).
+A source is a job's checkpoint (`JOB` or `JOB@STEP`, in the store that `--objects` names), a release by the hash of what
+it says (`release:SHA256`, there too), a function of Python (`MODULE:FUNCTION`) or a folder that LeRobot saved a policy
+in (`lerobot:FOLDER`).
 As a rank it joins its agent, and tells it once a second how it does. There it listens where other nodes reach it, in
 TLS with a key of its own where that is a network, and asks for tickets made from the secret that its agent gave it.
 It takes no more requests once it is asked to stop, or gets SIGTERM, and answers those under way.
@@ -19,6 +20,8 @@ import signal
 import socket
 import ssl
 import sys
+import tempfile
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -35,10 +38,10 @@ from mainspring.domain.wire.trust import is_loopback
 from mainspring.node.net.certificates import SEED_BYTES, load_key, self_signed
 from mainspring.node.process.environment import HOST_VARIABLE
 from mainspring.robots.serving.admission import Admission
-from mainspring.robots.serving.following import follow
-from mainspring.robots.serving.functions import FunctionPolicy, function_named
+from mainspring.robots.serving.following import REST_S, follow
 from mainspring.robots.serving.guards import read_limits
 from mainspring.robots.serving.kept import KeptRequests
+from mainspring.robots.serving.policies.functions import FunctionPolicy, function_named
 from mainspring.robots.serving.policy import ServedPolicy, warm
 from mainspring.robots.serving.server import PolicyServer, ServeLimits
 from mainspring.session import Session, join
@@ -71,7 +74,7 @@ def arguments_of(arguments: Sequence[str]) -> argparse.Namespace:
     """
     bounds = ServeLimits()
     parser = argparse.ArgumentParser(prog="python -m mainspring serve", description="Serves a policy to robots.")
-    parser.add_argument("source", help="JOB, JOB@STEP, MODULE:FUNCTION or lerobot:FOLDER")
+    parser.add_argument("source", help="JOB, JOB@STEP, release:SHA256, MODULE:FUNCTION or lerobot:FOLDER")
     parser.add_argument("--objects", default="", help="URL of the object store, for the checkpoints of a job")
     parser.add_argument("--follow", action="store_true", help="put the job's newer checkpoints in use as they come")
     parser.add_argument("--every", type=float, default=FOLLOW_S, help="seconds between two looks for newer ones")
@@ -215,9 +218,13 @@ def _opened(words: argparse.Namespace) -> _Source:
     if rest and words.follow:
         raise InvalidInput("follow a job", on=words.source, got="no job", next_step="leave --follow out")
     if kind == "lerobot" and rest:
-        from mainspring.robots.serving.lerobot import open_lerobot  # Who serves another policy needs no PyTorch.
+        from mainspring.robots.serving.policies.lerobot import (
+            open_lerobot,
+        )  # Who serves another policy needs no PyTorch.
 
         source = _Source(policy=open_lerobot(Path(rest), batch_max=words.batched or 1))
+    elif kind == "release" and rest:
+        source = _Source(policy=_released(words, rest))
     elif rest:
         named = function_named(words.source)
         source = _Source(policy=FunctionPolicy(named, name=words.source, batch_max=words.batched))
@@ -227,27 +234,48 @@ def _opened(words: argparse.Namespace) -> _Source:
     return source
 
 
-def _trained(words: argparse.Namespace) -> _Source:
-    name, _, step_text = words.source.partition("@")
+def _released(words: argparse.Namespace, sha256: str) -> ServedPolicy:
+    from mainspring.objects import open_store  # See `_trained`.
+    from mainspring.robots.serving.policies.released import load_release
+    from mainspring.robots.serving.policies.trained import BATCH_MAX
+    from mainspring.session.jax_distributed import keep_compiled
+
+    keep_compiled(words.cache)
+    with tempfile.TemporaryDirectory(prefix="mainspring-release-") as folder:
+        batch_max = words.batched or BATCH_MAX
+        store = open_store(_objects(words))
+        return load_release(store, sha256, Path(folder), tokenizer=words.tokenizer, batch_max=batch_max)
+
+
+def _objects(words: argparse.Namespace) -> str:
     if not words.objects:
         advice = "give --objects URL, the lab's object store, or MODULE:FUNCTION"
         raise InvalidInput("find a policy", on=words.source, got="a job and no store", next_step=advice)
+    url: str = words.objects
+    return url
+
+
+def _trained(words: argparse.Namespace) -> _Source:
+    name, _, step_text = words.source.partition("@")
+    url = _objects(words)
     if step_text and (words.follow or not step_text.isdecimal()):
         wanted = "JOB, to follow it" if words.follow else "JOB@STEP, the step a number"
         raise InvalidInput("find a policy", on=words.source, got=f"step {step_text}", wanted=wanted)
     from mainspring.objects import open_store  # Who serves a function needs neither a store nor JAX.
-    from mainspring.robots.serving.trained import BATCH_MAX, load_policy, newest_step
+    from mainspring.robots.serving.policies.trained import BATCH_MAX, load_policy, newest_step
     from mainspring.session.jax_distributed import keep_compiled
 
-    store, job = open_store(words.objects), JobId(name)
+    store, job = open_store(url), JobId(name)
     newest = partial(newest_step, store, job)
 
-    def load(step: int) -> ServedPolicy:
-        return load_policy(store, job, step, tokenizer=words.tokenizer, batch_max=words.batched or BATCH_MAX)
+    def load(step: int, rest: Callable[[], object] | None = None) -> ServedPolicy:
+        batch_max = words.batched or BATCH_MAX
+        return load_policy(store, job, step, tokenizer=words.tokenizer, batch_max=batch_max, rest=rest)
 
     keep_compiled(words.cache)
     step = int(step_text) if step_text else newest()
-    return _Source(policy=load(step), step=step, newest=newest, load=load)
+    rest = partial(threading.Event().wait, REST_S)
+    return _Source(policy=load(step), step=step, newest=newest, load=partial(load, rest=rest))
 
 
 def _tokens(path: Path | None) -> list[str]:
