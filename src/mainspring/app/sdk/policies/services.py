@@ -63,7 +63,8 @@ def replica_spec(
     if ":" not in source:
         found = CheckpointFinder(lab).steps(source)
         url = lab.home.objects_url(lab.home.config())
-        command[len(SERVE)] = f"{found.job}@{found.steps[0]}"
+        follows = "--follow" in words and "@" not in source
+        command[len(SERVE)] = found.job if follows else f"{found.job}@{found.steps[0]}"
         command += ["--objects", url]
     taken = lab.take_code(code, on_code)
     if like is not None:
