@@ -16,7 +16,7 @@ from mainspring.checkpoint.interop import Block, Region
 from mainspring.checkpoint.safetensors import SafetensorsSource
 from mainspring.domain.answers.policies.releases import PolicyRelease, ReleaseFile, artifact_key
 from mainspring.domain.codec import decode
-from mainspring.domain.errors import DamagedData
+from mainspring.domain.errors import DamagedData, NotFound
 from mainspring.objects import ObjectStore
 from mainspring.robots.serving.policies.trained import CheckpointPolicy
 from mainspring.train.evaluate import policy_from
@@ -41,7 +41,10 @@ def load_release(
         DamagedData: It, or a file, holds other bytes than were signed.
         InvalidInput: It holds no policy that acts.
     """
-    said = _whole(store, ReleaseFile(path="release", sha256=sha256, size_bytes=store.size(artifact_key(sha256)) or 0))
+    size_bytes = store.size(artifact_key(sha256))
+    if size_bytes is None:
+        raise NotFound("find a release", on=sha256[:16], got="none in this store", next_step="ms release show RELEASE")
+    said = _whole(store, ReleaseFile(path="release", sha256=sha256, size_bytes=size_bytes))
     release = decode(PolicyRelease, said)
     state: dict[str, Any] = {}
     for file in release.content.files:
