@@ -135,6 +135,7 @@ def serve(
     repairs = repair_thread(control, server, config.health)
     traces = TraceThread(control, server, config.traces, instance=own)
     tune_for_serving()
+    server.heed_signals()  # Whoever waits for it to be ready may end it at once, and with it what it started.
     for part in (server, reader, notices, evaluations, repairs, traces, proxy):
         part.start()
     try:
