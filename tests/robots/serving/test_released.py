@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -50,7 +51,9 @@ def _released(store: ObjectStore, policy: TrainedPolicy, dtype: type = np.float3
         jax.tree_util.keystr(key, simple=True, separator="/"): np.asarray(leaf)
         for key, leaf in jax.tree_util.tree_leaves_with_path(tree)
     }
-    weights = {name: each.astype(dtype) for name, each in found.items() if name.startswith("weights/")}
+    weights: dict[str, np.ndarray[Any, Any]] = {
+        name: each.astype(dtype) for name, each in found.items() if name.startswith("weights/")
+    }
     rest = {name: each for name, each in found.items() if name not in weights}
     contents = {
         "facts.json": json.dumps({"signature": encode(policy.signature).decode()}).encode(),
