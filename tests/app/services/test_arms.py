@@ -76,7 +76,8 @@ class Arms:
                 if self._ended.is_set():
                     raise InterruptedError
                 rows = [{"state": seen.state[arm], "before": seen.before[arm]} for arm in range(len(seen.state))]
-                return np.stack(list(pool.map(self._ask, clients, rows)))
+                chunks = list(pool.map(self._ask, clients, rows))
+                return np.stack([*chunks, *[chunks[-1]] * (len(rows) - len(chunks))])  # Some lanes have no arm.
 
             try:
                 while True:
