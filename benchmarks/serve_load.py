@@ -6,7 +6,8 @@ each second, and want their chunk 50 ms after they sent. A policy waits for its 
 for one observation or 20 ms for up to 16; the peer is `websockets` with that policy called where it is asked for, as
 openpi's server does. Rounds of ours and the peer's take turns, and figures are medians over three rounds.
 
-`overhead_p99_ms`: at 20 robots and 1 ms, a round trip less what the policy took (wanted: <= 2). `missed`: of 200 robots
+`overhead_p99_ms`: at 20 robots and 1 ms, a round trip less what the policy took (wanted: <= 2). `proxy_p99_ms`: what
+the proxy of services, in a process of its own before that replica, adds to it (wanted: <= 2). `missed`: of 200 robots
 at 1 ms, chunks that came after 50 ms or not at all, of all rounds (wanted: 0). `ratio_1ms` and `ratio_20ms`: p99 of the
 round trip at 200 robots, ours by the peer's (wanted: <= 1.2 and <= 0.5). `loop_s` is the time of 6,000,000 turns of
 `total += i * i % 7` (0.20 s is the reference). `--quick` takes rounds of 5 s in place of 30.
@@ -21,7 +22,7 @@ import multiprocessing
 import socket
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -35,7 +36,9 @@ from websockets.asyncio.server import ServerConnection
 from websockets.asyncio.server import serve as serve_websockets
 
 from mainspring.app.base.system import SystemClock, SystemDice, tune_for_serving
-from mainspring.robots.serving.functions import FunctionPolicy
+from mainspring.robots.proxy.proxy import ServiceProxy
+from mainspring.robots.proxy.routing import Target
+from mainspring.robots.serving.policies.functions import FunctionPolicy
 from mainspring.robots.serving.server import PolicyServer
 from mainspring.robots.serving.wire import pack, unpack
 
@@ -44,6 +47,16 @@ DEADLINE_S = 0.05
 WAIT_S = 30.0  # After which a robot gives a chunk up; the peer's come later than any deadline, and are still measured.
 BATCH = 16
 CHUNK = np.zeros((50, 14), np.float32)
+
+
+class Near:
+    """Where the one replica is, whoever asks."""
+
+    def __init__(self, url: str) -> None:
+        self.targets = (Target(address=url, ready=True),)
+
+    async def replicas(self, service: str, token: str) -> Sequence[Target]:
+        return self.targets
 
 
 @dataclass(frozen=True)
@@ -119,18 +132,42 @@ def peer(told: Connection, policy_s: float) -> None:
     asyncio.run(run())
 
 
+def proxy(told: Connection, url: str) -> None:
+    """The proxy of services before one replica, until its process is ended."""
+
+    async def run() -> None:
+        tune_for_serving()
+        made = ServiceProxy(Near(url), time.monotonic)
+        await made.start(socket.create_server(("127.0.0.1", 0)))
+        told.send(made.port)
+        await asyncio.Event().wait()
+
+    asyncio.run(run())
+
+
 @contextmanager
-def serving(which: Any, policy_s: float) -> Iterator[str]:
+def serving(which: Any, given: Any) -> Iterator[str]:
     """Yields the address of a server in a process of its own."""
     spawn = multiprocessing.get_context("spawn")
     here, there = spawn.Pipe()
-    process = spawn.Process(target=which, args=(there, policy_s), daemon=True)
+    process = spawn.Process(target=which, args=(there, given), daemon=True)
     process.start()
     try:
         yield f"ws://127.0.0.1:{here.recv()}"
     finally:
         process.terminate()
         process.join()
+
+
+@contextmanager
+def called(which: Any, policy_s: float) -> Iterator[str]:
+    """Yields where robots call a server, or the proxy before ours."""
+    if which is not proxy:
+        with serving(which, policy_s) as url:
+            yield url
+        return
+    with serving(ours, policy_s) as url, serving(proxy, url) as front:
+        yield f"{front}/v1/services/one"
 
 
 def observation() -> bytes:
@@ -146,7 +183,8 @@ async def drive(url: str, robots: int, seconds: float, every_s: float = 1.0) -> 
     loop = asyncio.get_running_loop()
 
     async def robot(phase_s: float, ready: asyncio.Barrier) -> None:
-        async with connect(url, compression=None, max_size=None, ping_interval=None, open_timeout=60) as line:
+        how: dict[str, Any] = {"compression": None, "max_size": None, "ping_interval": None, "open_timeout": 60}
+        async with connect(url, additional_headers={"Authorization": "Api-Key any"}, **how) as line:
             await line.recv()
             await ready.wait()
             next_s = loop.time() + phase_s
@@ -177,7 +215,7 @@ async def drive(url: str, robots: int, seconds: float, every_s: float = 1.0) -> 
 
 def one_round(which: Any, case: Case, seconds: float) -> Seen:
     """Returns what robots saw of one server."""
-    with serving(which, case.policy_s) as url:
+    with called(which, case.policy_s) as url:
         asyncio.run(drive(url, case.robots, 1.0))  # What is slow once is not measured.
         return asyncio.run(drive(url, case.robots, seconds))
 
@@ -189,7 +227,7 @@ def p99(values: list[float]) -> float:
 
 def measure(seconds: float) -> Mapping[str, float]:
     """Returns the figures."""
-    cases = [(ours, FEW), (ours, MANY), (peer, MANY), (ours, SLOW), (peer, SLOW)]
+    cases = [(ours, FEW), (proxy, FEW), (ours, MANY), (peer, MANY), (ours, SLOW), (peer, SLOW)]
     rounds: dict[tuple[Any, Case], list[Seen]] = {each: [] for each in cases}
     before_s = loop_s()
     for _ in range(ROUNDS):
@@ -199,8 +237,12 @@ def measure(seconds: float) -> Mapping[str, float]:
     def trip_ms(which: Any, case: Case) -> float:
         return statistics.median(p99(seen.trips_s) * 1000 for seen in rounds[which, case])
 
+    def overhead_ms(which: Any) -> float:
+        return statistics.median(p99(seen.overheads_s) * 1000 for seen in rounds[which, FEW])
+
     return {
-        "overhead_p99_ms": statistics.median(p99(seen.overheads_s) * 1000 for seen in rounds[ours, FEW]),
+        "overhead_p99_ms": overhead_ms(ours),
+        "proxy_p99_ms": overhead_ms(proxy) - overhead_ms(ours),
         "missed": sum(seen.missed for seen in rounds[ours, MANY]),
         "missed_20": sum(seen.missed for seen in rounds[ours, FEW]),
         "p99_1ms_ms": trip_ms(ours, MANY),

@@ -35,7 +35,7 @@ from mainspring.checkpoint import Claim, Manifest, commit, load, seal, share_fil
 from mainspring.domain.ids import AttemptId, JobId
 from mainspring.domain.wire import Part, Shard
 from mainspring.objects import ObjectStore, aligned_buffer, open_store
-from mainspring.robots.serving.following import follow
+from mainspring.robots.serving.following import REST_S, follow
 from mainspring.robots.serving.policy import Asked, FloatArray, PolicyFacts
 from mainspring.robots.serving.server import PolicyServer
 
@@ -107,7 +107,7 @@ def serve(told: Connection, folder: str, shown: Any) -> None:
                 server,
                 begun=1,
                 newest=lambda: int(shown.value),
-                load=lambda step: Waiting(step, load(store, JOB, step).arrays),
+                load=lambda step: Waiting(step, load(store, JOB, step, rest=lambda: time.sleep(REST_S)).arrays),
                 every_s=LOOK_S,
             )
         )

@@ -16,6 +16,7 @@ PROGRAMS = {
     "evaluate": "mainspring.app.server.programs.evaluate",
     "pictures": "mainspring.app.server.programs.pictures",
     "probes": "mainspring.app.server.programs.probes",
+    "proxy": "mainspring.app.server.programs.robots.service_proxy",
     "record": "mainspring.app.server.programs.record",
     "serve": "mainspring.app.server.programs.robots.serve",
     "server": "mainspring.app.web.serving",

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 import venv
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from websockets.sync.client import connect
 
 from mainspring.app.server.programs.robots.serve import arguments_of, check_open, serve
 from mainspring.domain.errors import InvalidInput, MainspringError
+from mainspring.robots.serving.admission import Admission
 from mainspring.robots.serving.client import Doing, RobotClient
 from mainspring.robots.serving.wire import pack, unpack
 
@@ -169,6 +171,9 @@ def test_the_published_client_of_openpi_connects_unchanged(tmp_path: Path) -> No
 
 def test_addresses_that_only_this_machine_reaches_need_no_token() -> None:
     for host in ("127.0.0.1", "localhost", "::1", "127.1.2.3"):
-        check_open(arguments_of(["a:b", "--host", host]), [])
+        check_open(arguments_of(["a:b", "--host", host]), Admission(now_s=time.time))
     with pytest.raises(InvalidInput, match="no tokens"):
-        check_open(arguments_of(["a:b", "--host", "192.0.2.1"]), [])
+        check_open(arguments_of(["a:b", "--host", "192.0.2.1"]), Admission(now_s=time.time))
+    with pytest.raises(InvalidInput, match="no TLS"):
+        check_open(arguments_of(["a:b", "--host", "192.0.2.1"]), Admission(tokens=["one"], now_s=time.time))
+    check_open(arguments_of(["a:b", "--host", "192.0.2.1"]), Admission(secret="a replica's", now_s=time.time))

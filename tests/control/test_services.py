@@ -25,6 +25,7 @@ from mainspring.domain.job import LAB, JobKind, JobSpec, Option, Role
 from mainspring.domain.life import AttemptState, JobState
 from mainspring.domain.team import Team, TeamRole
 from mainspring.domain.wire import Heartbeat, RankStatus, Serving
+from mainspring.domain.wire.tickets import SERVICE_SECRET, TICKET_S, is_ticket
 
 if TYPE_CHECKING:
     from tests.control.conftest import World
@@ -224,6 +225,30 @@ def test_a_service_comes_up_on_nodes_of_its_own_and_tells_where_it_is_called(wor
     assert (view.phase, view.ready, view.wanted) == (ServicePhase.SERVING, 2, 2)
     assert len({one.node for one in view.members}) == 2
     assert [one.address for one in world.control.services.replicas("pick")] == [one.address for one in view.members]
+
+
+@pytest.mark.slow
+def test_each_replica_has_a_secret_of_its_own_and_who_may_call_it_gets_tickets_that_end(world: World) -> None:
+    service = _served(world)
+    service.settle()
+    secrets = {}
+    for job in service.live():
+        (orders,) = world.register(job)
+        (role,) = orders.roles
+        assert role.secret_files == (SERVICE_SECRET,)
+        assert orders.secrets[SERVICE_SECRET] not in repr(orders)
+        secrets[job] = orders.secrets[SERVICE_SECRET]
+    now_s = world.clock.now_s()
+    told = world.control.services.replicas("pick")
+    assert len(set(secrets.values())) == len(told) == 2
+    for one in told:
+        for job, secret in secrets.items():
+            assert is_ticket(secret, one.ticket, now_s + TICKET_S - 2.0) is (job == one.job)
+        assert not is_ticket(secrets[one.job], one.ticket, now_s + TICKET_S + 2.0)
+        assert one.ticket not in repr(one)
+    job = world.submit()
+    world.tick(2)
+    assert all((one.secrets, one.roles[0].secret_files) == ({}, ()) for one in world.register(job))
 
 
 @pytest.mark.slow

@@ -46,7 +46,7 @@ PEOPLE += " VersionView CandidateView LineageLink EpisodeView EpisodeCurve Episo
 PEOPLE += " Reason ClusterGlance ClusterMap FailedGlance Glance JobGlance QueueGlance RackView"
 PEOPLE += " NodeRepair MaintenanceWindow NewMaintenance NewVerdict RuleMeasured"
 PEOPLE += " NewPolicyRelease PolicyRelease ReleaseView Revocation SignedText TrustView"
-PEOPLE += " NewScale NewService NewVersion ReplicaView ServiceView"
+PEOPLE += " NewScale NewService NewVersion ReplicaAddress ReplicaView ServiceView"
 ENGINES = "FarAlive FarAnswer FarCall FarPart OpenKubernetes OpenSlurm"
 STARTER = """
 BeginStarter BindSocket Exited Made NotDone RemovePath SignalProcess StartProcess Started UnpackCode WriteFiles

@@ -1,9 +1,12 @@
-"""A node that is cut off from the others but lives: it fences itself, and writes nothing after its successor."""
+"""Nodes apart: one that is cut off fences itself and writes nothing; replicas on two are called in TLS, by ticket."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +15,14 @@ import pytest
 
 from mainspring.checkpoint import durable_steps, newest_claim, read_manifest
 from mainspring.domain.life import AttemptState
+from mainspring.domain.wire import Serving
 from mainspring.domain.wire.events.leads import GenerationResumedEvent
+from mainspring.domain.wire.tickets import SERVICE_SECRET, new_ticket
 from mainspring.objects import open_store
-from tests.node.rig import JOB, Rig, gone
+from mainspring.robots.proxy.asking import Lines, Robot
+from mainspring.robots.proxy.routing import Replicas, Target
+from mainspring.robots.serving.wire import pack, unpack
+from tests.node.rig import JOB, SOURCE, Rig, gone
 
 pytestmark = pytest.mark.slow
 APART = {"steps": 600, "ranks_min": 1, "how": ("apart",), "lease_s": 1.5}
@@ -95,3 +103,62 @@ def test_lead_cut_off_fences_itself_and_writes_nothing_after_its_successor(
     resumed_s = next(e.time_s for e in rig.events if e.kind == GenerationResumedEvent.kind and e.detail["ranks"] == 1)
     manifests = [read_manifest(store, JOB, step) for step in durable_steps(store, JOB)]
     assert all(one.lineage.epoch == 2 for one in manifests if one.created_s >= resumed_s)
+
+
+REACH = """
+import numpy as np
+
+def act(observation):
+    return np.full((4, 2), observation["state"], np.float32)
+"""
+
+
+async def _called(target: Target, limit_s: float) -> object:
+    """Returns what a replica answers to the proxy's end of a line; None where it does not let it in."""
+    replicas = Replicas()
+    replicas.learn([target])
+    robot = Robot(replicas, Lines(message_bytes=1 << 20, monotonic_s=time.monotonic))
+    try:
+        if await robot.greet(limit_s) is None:
+            return None
+        answer = await robot.ask(pack({"state": 3.0}))
+        assert isinstance(answer, bytes), answer
+        return unpack(answer)["actions"][0, 0]
+    finally:
+        await robot.close()
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_replicas_on_two_nodes_answer_in_tls_to_tickets_of_their_own(
+    island: Island, make_rig: Callable[..., Rig], tmp_path: Path
+) -> None:
+    (tmp_path / "reach.py").write_text(REACH)
+    rig = make_rig(
+        command=(sys.executable, "-m", "mainspring", "serve", "reach:act", "--port", "0"),
+        host=island.host,
+        within={1: island.within},
+        secrets={SERVICE_SECRET: "of this attempt"},
+        pythonpath=f"{SOURCE}:{tmp_path}",
+    )
+
+    def serving() -> list[Serving]:
+        ranks = rig.heartbeats[-1].ranks if rig.heartbeats else ()
+        return [rank.serving for rank in ranks if rank.serving is not None and rank.serving.ready]
+
+    rig.wait(lambda: len(serving()) == 2, "two replicas that answer", limit_s=300.0)
+    first, second = serving()
+    hosts = [one.address.removeprefix("wss://").rpartition(":")[0] for one in (first, second)]
+    assert hosts == [island.host, island.host.removesuffix("1") + "2"]
+    assert first.certificate != second.certificate
+    ticket = new_ticket("of this attempt", time.time() + 60)
+    for one, shown, certificate, answer in (
+        (first, ticket, first.certificate, 3.0),
+        (second, ticket, second.certificate, 3.0),
+        (second, "", second.certificate, None),
+        (second, new_ticket("of another", time.time() + 60), second.certificate, None),
+        (second, ticket, first.certificate, None),
+        (second, ticket, "", None),
+    ):
+        target = Target(address=one.address, ready=True, ticket=shown, certificate=certificate)
+        assert asyncio.run(_called(target, 2.0 if answer is None else 20.0)) == answer

@@ -16,7 +16,7 @@ from typing import Any
 
 from mainspring.domain import codec, wire
 from mainspring.domain.fleet import AgentExit, AgentOrder
-from mainspring.domain.ids import AllocationId, AttemptId, JobId, NodeName, RoleName
+from mainspring.domain.ids import AllocationId, AttemptId, JobId, NodeName, RoleName, SecretName
 from mainspring.domain.job import Code
 from mainspring.domain.release import RELEASE, RELEASE_HEADER
 from mainspring.domain.wire.events.leads import GenerationResumedEvent, GenerationSteppingEvent, ResultEvent
@@ -65,6 +65,8 @@ class Rig:
     host: str = "127.0.0.1"
     objects_url: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[SecretName, str] = field(default_factory=dict)  # Given to ranks as files.
+    pythonpath: str = str(SOURCE)
     credentials: Callable[[], wire.StoreCredentials] | None = None
     view_credentials: Callable[[str], wire.StoreCredentials] | None = None
     program: tuple[str, ...] = AGENT
@@ -221,7 +223,8 @@ class Rig:
                 wire.RoleOrders(
                     role=MAIN,
                     command=self.command,
-                    environment={"PYTHONPATH": str(SOURCE)},
+                    environment={"PYTHONPATH": self.pythonpath},
+                    secret_files=tuple(self.secrets),
                     spares=self.spares,
                     ranks_min=self.ranks_min,
                     memory_mib=self.memory_mib,
@@ -236,6 +239,7 @@ class Rig:
             number=self.number,
             peers_secret=self.peers_secret,
             store_credentials=self.credentials is not None,
+            secrets=self.secrets,
         )
 
     def name_lead(self, agent: int) -> None:
@@ -270,8 +274,8 @@ class Rig:
     def reports(self, agent: int) -> Path:
         return self.folder / "reports" / f"node-{agent}" if self.apart else self.work(agent)
 
-    def wait(self, condition: Callable[[], bool], what: str) -> None:
-        until_s = time.monotonic() + LIMIT_S
+    def wait(self, condition: Callable[[], bool], what: str, *, limit_s: float = LIMIT_S) -> None:
+        until_s = time.monotonic() + limit_s
         with self.changed:
             while not condition():
                 assert time.monotonic() < until_s, f"no {what}; {self.story()}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -87,13 +87,21 @@ class Checkpoint:
         manifest: Its manifest.
         indices: What each share holds, in the order of the manifest.
         bytes_read: What reading these took.
+        rest: Called after each block that is read, which are then read one by one: for a process that has others to
+            serve meanwhile. None to read as fast as the disk gives.
 
     Raises:
         DamagedData: Shards of one path belong to different arrays.
     """
 
     def __init__(
-        self, store: ObjectStore, manifest: Manifest, indices: Sequence[ShareIndex], *, bytes_read: int
+        self,
+        store: ObjectStore,
+        manifest: Manifest,
+        indices: Sequence[ShareIndex],
+        *,
+        bytes_read: int,
+        rest: Callable[[], object] | None = None,
     ) -> None:
         self.manifest = manifest
         self.shards = tuple(shard for index in indices for shard in index.shards)
@@ -106,6 +114,7 @@ class Checkpoint:
             if len(kinds) > 1:
                 raise DamagedData("open a checkpoint", on=path, got=f"shards of {len(kinds)} different arrays")
         self._store = store
+        self._rest = rest
         self.bytes_read = bytes_read
         self._share_of: list[int] = []  # By shard.
         self._table_at: list[int] = []  # By shard: where its table of checksums begins in the share's tail.
@@ -133,7 +142,7 @@ class Checkpoint:
         """
         cuts = sorted(self._cuts(pieces, into), key=lambda cut: (cut.share, cut.low, cut.high))
         self._load_tables(sorted({cut.shard for cut in cuts}))
-        each(self._read_extent, _extents(cuts), threads=READS_AT_ONCE)
+        each(self._read_extent, _extents(cuts), threads=READS_AT_ONCE if self._rest is None else 1)
 
     def array(self, path: str, start: Sequence[int] = (), shape: Sequence[int] | None = None) -> NDArray[Any]:
         """Returns an array, or a region of it, in fresh memory.
@@ -279,6 +288,11 @@ class Checkpoint:
             self._tables[number] = table
 
     def _read_extent(self, extent: _Extent) -> None:
+        self._read_one(extent)
+        if self._rest is not None:
+            self._rest()
+
+    def _read_one(self, extent: _Extent) -> None:
         first = extent.cuts[0]
         share = self.manifest.shares[first.share]
         if len(extent.cuts) == 1 and first.in_place:
@@ -359,13 +373,16 @@ def read_manifest(store: ObjectStore, job: JobId, step: int) -> Manifest:
     return manifest
 
 
-def open_checkpoint(store: ObjectStore, job: JobId, step: int) -> Checkpoint:
+def open_checkpoint(
+    store: ObjectStore, job: JobId, step: int, *, rest: Callable[[], object] | None = None
+) -> Checkpoint:
     """Returns a durable step, its manifest and the indices of its shares read and verified.
 
     Args:
         store: The object store.
         job: The job.
         step: The step.
+        rest: See `Checkpoint`.
 
     Raises:
         NotFound: The step has no manifest.
@@ -389,6 +406,7 @@ def open_checkpoint(store: ObjectStore, job: JobId, step: int) -> Checkpoint:
         manifest,
         [indices[share.file] for share in manifest.shares],
         bytes_read=(store.size(manifest_key(job, step)) or 0) + sum(share.index_bytes for share in manifest.shares),
+        rest=rest,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from mainspring.checkpoint.format import (
     manifest_bytes,
     manifest_key,
 )
-from mainspring.checkpoint.reader import open_checkpoint, read_manifest
+from mainspring.checkpoint.reader import Checkpoint, open_checkpoint, read_manifest
 from mainspring.domain.errors import DamagedData, NotFound
 from mainspring.domain.ids import JobId
 from mainspring.domain.wire import Detail, Part
@@ -120,7 +120,14 @@ def verify(store: ObjectStore, job: JobId, step: int) -> Manifest:
     return checkpoint.manifest
 
 
-def load(store: ObjectStore, job: JobId, step: int | None = None, parts: Collection[Part] | None = None) -> Loaded:
+def load(
+    store: ObjectStore,
+    job: JobId,
+    step: int | None = None,
+    parts: Collection[Part] | None = None,
+    *,
+    rest: Callable[[], object] | None = None,
+) -> Loaded:
     """Returns a job's checkpoint as whole arrays: the newest that holds together, and which were passed over.
 
     Args:
@@ -128,17 +135,18 @@ def load(store: ObjectStore, job: JobId, step: int | None = None, parts: Collect
         job: The job.
         step: One step wanted, and no other; None for the newest.
         parts: What is wanted of it, such as the weights alone; None for everything.
+        rest: See `Checkpoint`.
 
     Raises:
         NotFound: The job has no checkpoint, or not this step.
         DamagedData: The step wanted, or every step there is, does not hold together.
     """
     if step is not None:
-        return _loaded(store, job, step, parts, ())
+        return _loaded(open_checkpoint(store, job, step, rest=rest), parts, ())
     passed_over: list[PassedOver] = []
     for candidate in durable_steps(store, job):
         try:
-            return _loaded(store, job, candidate, parts, tuple(passed_over))
+            return _loaded(open_checkpoint(store, job, candidate, rest=rest), parts, tuple(passed_over))
         except (DamagedData, NotFound) as error:
             passed_over.append(PassedOver(step=candidate, reason=str(error)))
     if passed_over:
@@ -242,12 +250,9 @@ def _is_number(name: str) -> bool:
     return name.isascii() and name.isdigit()
 
 
-def _loaded(
-    store: ObjectStore, job: JobId, step: int, parts: Collection[Part] | None, passed_over: tuple[PassedOver, ...]
-) -> Loaded:
-    checkpoint = open_checkpoint(store, job, step)
+def _loaded(checkpoint: Checkpoint, parts: Collection[Part] | None, passed_over: tuple[PassedOver, ...]) -> Loaded:
     return Loaded(
-        step=step,
+        step=checkpoint.manifest.step,
         state=checkpoint.manifest.state,
         arrays=checkpoint.arrays(
             [path for path, ((_, shard), *_) in checkpoint.paths.items() if parts is None or shard.part in parts]

@@ -145,7 +145,7 @@ class Control:
     @property
     def services(self) -> Services:
         """Returns what may be said of services, and asked."""
-        return Services(self.store, self._submits, self.clock, self.wake.set)
+        return Services(self.store, self._submits, self.clock, self.wake.set, self._access)
 
     @property
     def accounts(self) -> Accounts:

@@ -116,10 +116,13 @@ class Server:
             next_step="use the one that runs, stop it, or give this one a store of its own",
         )
 
-    def wait(self) -> None:
-        """Returns after SIGINT, SIGTERM or `stop`. Called from the main thread."""
+    def heed_signals(self) -> None:
+        """Has SIGINT and SIGTERM end `wait`, from now on. Called from the main thread."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: self._stopping.set())
+
+    def wait(self) -> None:
+        """Returns after `stop`, or a signal that is heeded."""
         while not self._stopping.wait(1.0):
             assert self._serving.is_alive(), "the thread that serves has died"
             assert self._ticking.is_alive(), "the thread of the loop has died"

@@ -27,7 +27,7 @@ from mainspring.node.net.store_access import StoreAccess
 from mainspring.node.notice import StopNotice
 from mainspring.node.probes.preflight import probe
 from mainspring.node.process.account import Account
-from mainspring.node.process.environment import NODE_VARIABLE, rank_environment
+from mainspring.node.process.environment import HOST_VARIABLE, NODE_VARIABLE, rank_environment
 from mainspring.node.process.limits import MemoryLimits, find_limits
 from mainspring.node.process.users import opened_account
 from mainspring.node.snapshots.arena import Arena
@@ -208,7 +208,7 @@ class Agent:
             code=await self._bring(orders, mine, store, work, account),
             reports=Path(self._order.report_dir or work),
             environment=rank_environment(self._environment, orders.environment_passed)
-            | {NODE_VARIABLE: self._order.node},
+            | {NODE_VARIABLE: self._order.node, HOST_VARIABLE: self._host},
             limits=find_limits() if any(role.memory_mib for role in orders.roles) else MemoryLimits(None),
             secrets=orders.secrets,
             account=account,

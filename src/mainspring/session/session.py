@@ -225,7 +225,16 @@ class Session:
             raise self._reporter.failure
         return self._stop.stop and self._reached(self._step)
 
-    def serving(self, address: str, *, ready: bool, in_flight: int = 0, answered: int = 0, missed: int = 0) -> bool:
+    def serving(
+        self,
+        address: str,
+        *,
+        ready: bool,
+        in_flight: int = 0,
+        answered: int = 0,
+        missed: int = 0,
+        certificate: str = "",
+    ) -> bool:
         """Tells where a replica of a service is called, and its load; returns `stop_requested`.
 
         Takes microseconds, from any thread. Call it about once a second, and at once when `ready` changes: a replica of
@@ -237,12 +246,20 @@ class Session:
             in_flight: Requests under way or waiting; by this the number of replicas follows the load.
             answered: Requests answered since this process began.
             missed: Requests since then that were not answered within their deadline.
+            certificate: What clients are to trust there and nothing else, as PEM text; "" where it speaks no TLS.
 
         Raises:
-            InvalidInput: It is no such address, or a count is below 0.
+            InvalidInput: It is no such address, the certificate is too long, or a count is below 0.
             Unavailable: The agent is gone.
         """
-        told = wire.Serving(address=address, ready=ready, in_flight=in_flight, answered=answered, missed=missed)
+        told = wire.Serving(
+            address=address,
+            ready=ready,
+            in_flight=in_flight,
+            answered=answered,
+            missed=missed,
+            certificate=certificate,
+        )
         if self._line is None:
             return False
         self._reporter.serve(told)

@@ -110,6 +110,8 @@ def policy_from(state: Detail, arrays: Mapping[str, NDArray[Any]]) -> TrainedPol
     def found(key: Any, leaf: Any) -> jax.Array:
         path = jax.tree_util.keystr(key, simple=True, separator="/")
         array = arrays.get(path)
+        if array is not None and _is_float(array.dtype) and _is_float(leaf.dtype):
+            array = array.astype(leaf.dtype, copy=False)  # A release may hold them in fewer bits.
         if array is None or (array.shape, array.dtype) != (leaf.shape, leaf.dtype):
             raise InvalidInput(
                 "load a policy",
@@ -123,6 +125,10 @@ def policy_from(state: Detail, arrays: Mapping[str, NDArray[Any]]) -> TrainedPol
     like = {used: weights, "statistics": unit_statistics(recipe.policy, signature, recipe.data)}
     tree: dict[str, Any] = jax.tree_util.tree_map_with_path(found, like)
     return TrainedPolicy(recipe=recipe, signature=signature, weights=tree[used], statistics=tree["statistics"])
+
+
+def _is_float(dtype: Any) -> bool:
+    return bool(jax.numpy.issubdtype(dtype, jax.numpy.floating))
 
 
 def at_home(policy: Policy, platform: str) -> Policy:

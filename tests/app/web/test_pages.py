@@ -15,7 +15,8 @@ import pytest
 
 from mainspring.app.base.calls import PAGES
 from mainspring.app.sdk.lab import Lab, job
-from mainspring.domain.answers import NewToken
+from mainspring.app.sdk.policies.services import replica_spec
+from mainspring.domain.answers import NewScale, NewService, NewToken
 from mainspring.domain.ids import TeamName
 from mainspring.domain.life import JobState
 from mainspring.domain.team import TeamRole
@@ -178,3 +179,21 @@ def test_who_signs_out_is_forgotten(shared_lab: Lab) -> None:
         assert client.post(f"{PAGES}/out", data={"csrf": csrf_in(page)}).status_code == 303
         assert client.get(f"{PAGES}/jobs/{running}").headers["location"].startswith(f"{PAGES}/in")
     shared_lab.stop(running)
+
+
+def test_services_have_a_page_with_their_address_and_replicas(shared_lab: Lab) -> None:
+    spec = replica_spec(shared_lab, "pick:act", name="shown", on=["h100"])
+    address = shared_lab.serve(NewService(spec=spec, scale=NewScale(replicas=1))).address
+    try:
+        until(lambda: bool(shared_lab.service("shown").members), "a replica")
+        (replica, *_) = shared_lab.service("shown").members
+        with browser(shared_lab) as client:
+            every, one = client.get(f"{PAGES}/services").text, client.get(f"{PAGES}/services/shown").text
+            rows = client.get(f"{PAGES}/services", params={"export": "services.json"})
+            assert client.get(f"{PAGES}/services/none-such").status_code == 404
+        assert f'href="{PAGES}/services/shown"' in every
+        assert rows.status_code == 200
+        assert address in one
+        assert replica.job in one
+    finally:
+        shared_lab.stop_service("shown")

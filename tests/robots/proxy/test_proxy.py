@@ -5,19 +5,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from threading import Event
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from websockets.asyncio.client import connect
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from mainspring.domain.errors import NotAllowed, NotFound, Unavailable
+from mainspring.node.net.certificates import load_key, self_signed
+from mainspring.robots.proxy.asking import calling
 from mainspring.robots.proxy.proxy import ServiceProxy
-from mainspring.robots.proxy.routing import Target
+from mainspring.robots.proxy.routing import Replicas, Target
 from mainspring.robots.serving.wire import pack
 from tests.robots.serving.served import Toy, ask, robot, seen, served, until
 
@@ -146,6 +152,46 @@ def test_a_policy_that_is_slower_than_its_deadline_is_a_refusal_in_time_and_the_
             assert (await ask(line, seen(2.0, deadline_ms=60_000)))["actions"][0, 0] == 2.0
 
     asyncio.run(scene())
+
+
+def test_a_replica_elsewhere_is_shown_its_ticket_over_tls_and_another_in_its_place_is_told_nothing() -> None:
+    async def scene() -> None:
+        heard: list[str] = []
+
+        def admits(shown: Sequence[str]) -> bool:
+            heard.extend(shown)
+            return list(shown) == ["Api-Key its ticket"]
+
+        own, others = (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER) for _ in range(2))
+        keys = [Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32) for number in range(2)]
+        told = self_signed(keys[0], "a replica")
+        load_key(own, keys[0], told)
+        load_key(others, keys[1], self_signed(keys[1], "a replica"))
+        admission: Any = SimpleNamespace(admits=admits)
+        async with (
+            served(Toy(1.0), tls=own, admission=admission) as (_, good),
+            served(Toy(2.0), tls=others, admission=admission) as (_, bad),
+            proxied(known := Known()) as proxy,
+        ):
+            known.targets = [Target(address=good, ready=True, ticket="its ticket", certificate=told)]
+            async with robot(proxy, additional_headers=TOKEN) as line:
+                assert (await ask(line, seen(deadline_ms=60_000)))["actions"][0, 0] == 1.0
+                assert heard == ["Api-Key its ticket"]
+                known.targets = [Target(address=bad, ready=True, ticket="its ticket", certificate=told)]
+                async with connect(proxy, additional_headers=TOKEN):  # It has the proxy ask anew.
+                    pass
+                assert (await ask(line, seen(deadline_ms=500))).startswith("deadline_missed")
+                assert heard == ["Api-Key its ticket"]
+
+    asyncio.run(scene())
+
+
+def test_no_ticket_is_shown_in_the_clear_beyond_this_machine() -> None:
+    replicas = Replicas()
+    near, far, safe = "ws://127.0.0.1:1", "ws://192.0.2.1:1", "wss://192.0.2.1:1"
+    replicas.learn([Target(address=each, ready=True, ticket="its ticket") for each in (near, far, safe)])
+    shown = {each: "additional_headers" in calling(replicas, each) for each in (near, far, safe)}
+    assert shown == {near: True, far: False, safe: True}
 
 
 def test_who_may_not_come_in_is_told_why_before_it_is_connected() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -78,14 +79,16 @@ class Toy:
 
 
 @asynccontextmanager
-async def served(policy: Any, **given: Any) -> AsyncIterator[tuple[PolicyServer, str]]:
+async def served(
+    policy: Any, *, tls: ssl.SSLContext | None = None, **given: Any
+) -> AsyncIterator[tuple[PolicyServer, str]]:
     """Yields a server on loopback, and its address."""
     server = PolicyServer(policy, clock=RealClock(), dice=CountingDice(), **given)
     listening = socket.socket()
     listening.bind(("127.0.0.1", 0))
-    await server.start(listening)
+    await server.start(listening, ssl=tls)
     try:
-        yield server, f"ws://127.0.0.1:{server.port}"
+        yield server, f"{'wss' if tls else 'ws'}://127.0.0.1:{server.port}"
     finally:
         await server.stop(drain_s=5)
 

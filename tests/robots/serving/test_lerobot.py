@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mainspring.domain.errors import InvalidInput
-from mainspring.robots.serving.lerobot import open_lerobot
+from mainspring.robots.serving.policies.lerobot import open_lerobot
 from mainspring.robots.serving.policy import Asked, warm
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -15,9 +16,11 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from mainspring.domain.errors import InvalidInput
-from mainspring.robots.serving.functions import FunctionPolicy, function_named
+from mainspring.domain.wire.tickets import new_ticket
+from mainspring.robots.serving.admission import Admission
 from mainspring.robots.serving.guards import ActionLimits, read_limits
 from mainspring.robots.serving.kept import KeptRequests, read_kept
+from mainspring.robots.serving.policies.functions import FunctionPolicy, function_named
 from mainspring.robots.serving.server import ServeLimits
 from mainspring.robots.serving.wire import pack, unpack
 from tests.robots.serving.served import DIMS, HORIZON, Toy, ask, robot, seen, served, until
@@ -265,7 +268,7 @@ def test_a_server_that_ends_answers_what_is_under_way_and_takes_no_more() -> Non
 
 def test_only_who_shows_a_token_comes_in_but_health_is_everybodys() -> None:
     async def scene() -> None:
-        async with served(Toy(), tokens=("one", "two")) as (_, url):
+        async with served(Toy(), admission=Admission(tokens=("one", "two"), now_s=time.time)) as (_, url):
             for headers in (
                 {},
                 {"Authorization": "Api-Key three"},
@@ -287,6 +290,22 @@ def test_only_who_shows_a_token_comes_in_but_health_is_everybodys() -> None:
                 assert "mainspring_serving_chunk_seconds_count 1.0" in shown.text
 
     asyncio.run(scene())
+
+
+def test_a_replica_knows_tickets_that_were_made_from_its_own_secret_until_they_end() -> None:
+    admission = Admission(tokens=("one",), secret="its own", now_s=lambda: 1_000.0)
+    good = new_ticket("its own", 1_001.0)
+    for shown, admitted in (
+        (good, True),
+        ("one", True),
+        (new_ticket("its own", 1_000.0), False),
+        (new_ticket("another's", 1_001.0), False),
+        (good.replace("1001", "9001"), False),
+        (f"{good}0", False),
+        ("", False),
+    ):
+        assert admission.admits([f"Api-Key {shown}"]) is admitted
+    assert not admission.admits([f"Api-Key {good}"] * 2)
 
 
 def test_requests_are_kept_where_a_robot_asks_for_it_the_newest_ones(tmp_path: Path) -> None:

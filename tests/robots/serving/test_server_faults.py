@@ -17,7 +17,7 @@ from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from mainspring.robots.serving import batching
-from mainspring.robots.serving.functions import FunctionPolicy
+from mainspring.robots.serving.policies.functions import FunctionPolicy
 from mainspring.robots.serving.server import SPARE_CONNECTIONS, PolicyServer, ServeLimits
 from mainspring.robots.serving.wire import pack
 from tests.robots.serving.served import DIMS, HORIZON, RealClock, Toy, ask, robot, seen, served, until

@@ -17,39 +17,12 @@ import jax
 from mainspring.domain.errors import DamagedData, InvalidInput
 from mainspring.robots.serving.client import Command, Doing, RobotClient
 from mainspring.robots.serving.following import follow
+from mainspring.robots.serving.policies.trained import prefix_weights
 from mainspring.robots.serving.policy import Asked, Guide
-from mainspring.robots.serving.trained import CheckpointPolicy, prefix_weights
-from mainspring.train.evaluate import TrainedPolicy
-from mainspring.train.models.shapes import ActRecipe, ComputeRecipe, FloatKind, ImageRecipe, PolicyRecipe, Signature
-from mainspring.train.policy import model_of, unit_statistics
-from mainspring.train.recipe import recipe_named
 from tests.robots.serving.served import Toy, ask, robot, served, until
+from tests.robots.serving.trained_policies import DIMS, EDGE, KINDS, VIEWS, policy_of
 
 pytestmark = pytest.mark.slow
-
-DIMS, VIEWS, EDGE = 3, 2, 16
-SEEING = Signature(state_dim=DIMS, action_dim=DIMS, image_views=VIEWS, image_height=EDGE, image_width=EDGE)
-BLIND = Signature(state_dim=DIMS, action_dim=DIMS)
-PLAIN = PolicyRecipe(width=16, blocks=1, horizon=8, flow_steps=10)
-VIDEO = replace(PLAIN, motion=True, relative_actions=True, image=ImageRecipe(channels=(4,), features=4))
-ACT = ActRecipe(
-    width=16,
-    mlp=32,
-    heads=2,
-    encoder_layers=1,
-    decoder_layers=1,
-    style_layers=1,
-    style_dim=4,
-    horizon=8,
-    compute=ComputeRecipe(numbers=FloatKind.FLOAT32),
-)
-VLA = replace(recipe_named("vla_tiny").policy, horizon=8)
-KINDS: dict[str, tuple[Any, Signature]] = {
-    "plain": (PLAIN, BLIND),
-    "video": (VIDEO, SEEING),
-    "act": (ACT, BLIND),
-    "vla": (VLA, SEEING),
-}
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -58,23 +31,6 @@ def compiled_at_once() -> Iterator[None]:
     jax.config.update("jax_disable_most_optimizations", True)  # type: ignore[no-untyped-call]
     yield
     jax.config.update("jax_disable_most_optimizations", False)  # type: ignore[no-untyped-call]
-
-
-def policy_of(kind: str, *, key: int = 0, batch_max: int = 4, name: str = "job@1") -> CheckpointPolicy:
-    """Returns a policy with weights that are not zero anywhere: what it sees changes what it does."""
-    shape, signature = KINDS[kind]
-    recipe = replace(recipe_named("arm"), policy=shape)
-    fresh = jax.jit(lambda: model_of(shape).initial_weights(jax.random.key(key), signature))()
-    leaves, tree = jax.tree.flatten(fresh)
-    dice = np.random.default_rng(key)
-    moved = [np.asarray(leaf) + dice.normal(scale=0.05, size=leaf.shape).astype(leaf.dtype) for leaf in leaves]
-    trained = TrainedPolicy(
-        recipe=recipe,
-        signature=signature,
-        weights=jax.tree.unflatten(tree, moved),
-        statistics=unit_statistics(shape, signature),
-    )
-    return CheckpointPolicy(trained, name=name, batch_max=batch_max)
 
 
 def observation_of(kind: str, row: int = 0) -> dict[str, Any]:

@@ -8,6 +8,7 @@ secrets.key    the keys that teams' secrets are kept under, newest first; readab
                first secret, and worth a copy elsewhere: without it they are lost
 server.json    where the running server listens, and its process
 server.log     what it said; server.log.1 to .4 before that
+proxy.json, proxy.log  the same of the proxy of services beside it
 lock, login.lock      held while it is being started; while a login is renewed
 state.db       the embedded store      backups/  back-ups of the store from before its tables changed
 objects/       the embedded object store      engines/  allocations
@@ -45,6 +46,7 @@ from mainspring.engines.common.kind import ClusterSettings
 from mainspring.engines.registry import KEYS_BEFORE, cluster_from, found_clusters, kind_named, plain_from
 
 PORT = 7077
+PROXY_PORT = 7338
 PORT_MAX = 65_535
 _KEY_BITS = 256
 PASSED_MAX = 64  # They travel in every agent's orders; a site that needs more has a prefix for them.
@@ -67,6 +69,7 @@ class Config:
     Args:
         host: Address the server binds to; any but a loopback one wants a certificate and its key.
         port: Port it listens on.
+        proxy_port: Port of the proxy of services, which robots call; any that is free where another program has it.
         certificate: Absolute path of a PEM file: the server's certificate, then the chain above it; "" for no TLS.
         key: Absolute path of the PEM file with the certificate's private key.
         public_url: Where agents on other machines reach the server, when that is not where it listens: a proxy in front
@@ -96,6 +99,7 @@ class Config:
 
     host: str = "127.0.0.1"
     port: int = PORT
+    proxy_port: int = PROXY_PORT
     certificate: str = ""
     key: str = ""
     public_url: str = ""
@@ -128,6 +132,7 @@ class Config:
         also = ", it listens everywhere" if everywhere else ""
         wrong = {
             "port": (not 0 <= self.port <= PORT_MAX, str(self.port), f"0 to {PORT_MAX}"),
+            "proxy_port": (not 0 <= self.proxy_port <= PORT_MAX, str(self.proxy_port), f"0 to {PORT_MAX}"),
             "certificate": (
                 any(files) and not all(file.startswith("/") for file in files),
                 f"{self.certificate!r} with key {self.key!r}",
@@ -479,13 +484,13 @@ class Home:
         (self.path / "login.json").unlink(missing_ok=True)
         return known
 
-    def server(self) -> ServerRecord | None:
-        """Returns where the last server started from this home listens, or None."""
+    def server(self, program: str = "server") -> ServerRecord | None:
+        """Returns where the last server started from this home listens, or another program beside it; or None."""
         try:
-            return decode(ServerRecord, (self.path / "server.json").read_bytes())
+            return decode(ServerRecord, (self.path / f"{program}.json").read_bytes())
         except (OSError, InvalidMessage):
             return None
 
-    def write_server(self, record: ServerRecord) -> None:
-        """Remembers where the server listens."""
-        self._put(self.path / "server.json", encode(record).decode())
+    def write_server(self, record: ServerRecord, program: str = "server") -> None:
+        """Remembers where the server listens, or another program beside it."""
+        self._put(self.path / f"{program}.json", encode(record).decode())

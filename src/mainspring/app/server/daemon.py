@@ -221,19 +221,22 @@ def down(home: Home) -> bool:
     return True
 
 
-def running(record: ServerRecord, home: Home) -> bool:
+def running(record: ServerRecord, home: Home, program: str = "server") -> bool:
     """Returns whether that process lives and is the home's server, not a later one with its number.
 
     Args:
         record: Where the server was.
         home: Whose it was.
+        program: Or another program that runs beside it.
     """
     try:
         words = Path(f"/proc/{record.pid}/cmdline").read_bytes().split(b"\0")
         state = Path(f"/proc/{record.pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
         return False
-    server = {b"mainspring", b"server"} <= set(words) or b"mainspring.app.server" in words  # The latter until 0.1.
+    server = {b"mainspring", program.encode()} <= set(
+        words
+    ) or b"mainspring.app.server" in words  # The latter until 0.1.
     served = words[words.index(b"--home") + 1] if b"--home" in words[:-1] else b""
     return server and state != "Z" and os.path.realpath(served) == os.path.realpath(os.fsencode(home.path))
 

@@ -29,6 +29,7 @@ from mainspring.app.server.leading.evaluations import evaluation_thread
 from mainspring.app.server.leading.notices import notice_thread
 from mainspring.app.server.leading.repairs import repair_thread
 from mainspring.app.server.output import OutputFile
+from mainspring.app.server.programs.robots.keeping import ProxyKeeper
 from mainspring.app.server.store_grants import agents_environment, grants_of
 from mainspring.app.server.telemetry.logs import start_log
 from mainspring.app.server.telemetry.traces import TraceThread, require_exporter
@@ -102,22 +103,16 @@ def serve(
     back_up = backups_in(home, clock.now_s()) if backup else None
     store = open_store(home.database_url(config), back_up, owned_s=clock.now_s())
     engines = Engines(config, home, environment=agents_environment(config, os.environ), clock=clock)
-    grants = grants_of(config, os.environ)
-    key = home.key(SystemDice())
-    store.agree("key", key)
+    own = url_of(listener, config)
+    proxy = ProxyKeeper(home, config, own, clock)
+    access = _access(home, config, own, proxy.url)
+    store.agree("key", access.key)
     control = Control(
         store=store,
         engines=engines.by_name,
         clock=clock,
         dice=SystemDice(),
-        access=AgentAccess(
-            controller_urls=config.public_urls or (url_of(listener, config),),
-            objects_url=home.objects_url(config),
-            key=key,
-            environment_passed=config.environment_passed,
-            secret_keys=home.secret_keys,
-            grants=SharedGrants(grants, clock) if grants is not None else None,
-        ),
+        access=access,
         policy=home.policy(),
         settings=_settings(config),
     )
@@ -138,17 +133,31 @@ def serve(
     notices = notice_thread(control, server, config.notices)
     evaluations = evaluation_thread(control, server)
     repairs = repair_thread(control, server, config.health)
-    traces = TraceThread(control, server, config.traces, instance=url_of(listener, config))
+    traces = TraceThread(control, server, config.traces, instance=own)
     tune_for_serving()
-    for part in (server, reader, notices, evaluations, repairs, traces):
+    server.heed_signals()  # Whoever waits for it to be ready may end it at once, and with it what it started.
+    for part in (server, reader, notices, evaluations, repairs, traces, proxy):
         part.start()
     try:
         server.wait()
     finally:
-        for part in (evaluations, notices, repairs, traces, server, reader):
+        for part in (proxy, evaluations, notices, repairs, traces, server, reader):
             part.stop()
         engines.close()
         control.store.close()
+
+
+def _access(home: Home, config: Config, own: str, proxy_url: str) -> AgentAccess:
+    grants = grants_of(config, os.environ)
+    return AgentAccess(
+        controller_urls=config.public_urls or (own,),
+        objects_url=home.objects_url(config),
+        key=home.key(SystemDice()),
+        environment_passed=config.environment_passed,
+        secret_keys=home.secret_keys,
+        grants=SharedGrants(grants, SystemClock()) if grants is not None else None,
+        proxy_url=proxy_url,
+    )
 
 
 def _admit_first(home: Home, control: Control) -> None:

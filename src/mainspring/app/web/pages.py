@@ -31,6 +31,7 @@ from mainspring.app.web.views.job import view_job
 from mainspring.app.web.views.jobs import view_jobs, view_mine
 from mainspring.app.web.views.nodes import act_on_node, view_cluster, view_node
 from mainspring.app.web.views.queue import view_queue
+from mainspring.app.web.views.services import view_service, view_services
 from mainspring.app.web.views.teams import view_teams
 from mainspring.app.web.visit import View, Visit
 from mainspring.domain.answers import LoginOffer
@@ -44,6 +45,8 @@ VIEWS: dict[str, View] = {
     "/fleet": view_fleet,
     "/clusters/{cluster}": view_cluster,
     "/clusters/{cluster}/nodes/{node}": view_node,
+    "/services": view_services,
+    "/services/{service}": view_service,
     "/teams": view_teams,
     "/alerts": view_alerts,
     "/changes": view_changes,

@@ -9,6 +9,7 @@ from types import MappingProxyType
 import sqlalchemy as sa
 
 from mainspring.checkpoint import job_folder
+from mainspring.control.service.secrets import secrets_named, with_secrets
 from mainspring.control.service.traces.telling import parent_of
 from mainspring.control.store.holdings import (
     KEPT,
@@ -33,15 +34,15 @@ from mainspring.control.store.records import (
 from mainspring.control.store.restores.adopting import recall_agents
 from mainspring.control.store.restores.postings import posting
 from mainspring.control.store.schema import agents, allocations, attempts, events, jobs
-from mainspring.control.store.secrets import SecretKeys, values_for
+from mainspring.control.store.secrets import SecretKeys
 from mainspring.control.store.settings import Settings
 from mainspring.control.store.store import Store
 from mainspring.control.store.tokens import Caller, peers_secret
 from mainspring.data.views.places import golden_folder, view_key
 from mainspring.domain.errors import Conflict, InvalidMessage, NotFound, Unavailable, nearest
 from mainspring.domain.goodput import TimeUse
-from mainspring.domain.ids import AllocationId, JobId, RoleName
-from mainspring.domain.job import JobSpec, checkpoint_named
+from mainspring.domain.ids import AllocationId, JobId
+from mainspring.domain.job import JobKind, JobSpec, checkpoint_named
 from mainspring.domain.life import AttemptState, ended
 from mainspring.domain.plan import Grant
 from mainspring.domain.release import Unknown
@@ -59,6 +60,7 @@ from mainspring.domain.wire import (
 from mainspring.domain.wire.events.attempts import LeadNamedEvent
 from mainspring.domain.wire.events.leads import ResultEvent, UnknownWordEvent
 from mainspring.domain.wire.telemetry import TRACEPARENT_VARIABLE, place_of_attempt
+from mainspring.domain.wire.tickets import SERVICE_SECRET
 from mainspring.objects import BLOBS, Access, Grants
 
 ADDRESS_LENGTH_MAX = 255
@@ -156,7 +158,10 @@ def register(
     orders = _orders(connection, attempt, agent, gang, rules)
     if call.lost_epoch > attempt.epoch:  # Named in a time that the store forgot: one of then leads still, or this one.
         orders = replace(orders, ready=False, lead=False, ranks=(), roles=())
-    return _with_secrets(connection, orders, gang.parts[call.allocation].role, call, rules=rules, known=known)
+    names = secrets_named(orders, gang.parts[call.allocation].role)
+    if not names:
+        return orders
+    return with_secrets(connection, rules.keys, orders, names, call, key=rules.key, now_s=rules.now_s, known=known)
 
 
 def _address(connection: sa.Connection, attempt: AttemptRecord, agent: int) -> str | None:
@@ -215,31 +220,6 @@ def _orders(connection: sa.Connection, attempt: AttemptRecord, agent: int, gang:
         peers_secret=peers_secret(rules.key, attempt.id),
         store_credentials=rules.store_credentials,
     )
-
-
-def _with_secrets(
-    connection: sa.Connection, orders: Orders, role: RoleName, call: Register, *, rules: Rules, known: bool
-) -> Orders | None:
-    """Returns orders with the values that an agent's own role is given; while they are not ready, with none.
-
-    Where one is gone, the attempt that was to begin fails; an agent that has begun goes on with those it has.
-    """
-    names = [name for one in orders.roles if one.role == role for name in (*one.secrets, *one.secret_files)]
-    if not names:
-        return orders
-    attempt, (job,) = attempt_by_id(connection, orders.attempt), jobs_by_id(connection, [orders.job]).values()
-    assert attempt is not None
-    try:
-        return replace(orders, secrets=values_for(connection, rules.keys, job.team, names))
-    except (NotFound, Unavailable) as error:
-        if known:
-            return None  # To be looked at once more by one who may write.
-        if call.lost_epoch > 0:
-            return orders
-        if attempt.state is not AttemptState.GRANTED:
-            raise Conflict("register an agent", on=call.allocation, got=str(error)) from error
-        StateWriter(connection, rules.now_s).stop_attempt(attempt, StopCause.REFUSED, str(error))
-        return replace(orders, ready=False, roles=(), ranks=())
 
 
 def granted(
@@ -312,7 +292,7 @@ def _roles(spec: JobSpec, held: Sequence[Grant], environment: Mapping[str, str])
                 group=option.group * each if option.group or each > 1 else 0,
                 memory_mib=option.memory_mib // each,
                 secrets=role.secrets,
-                secret_files=role.secret_files,
+                secret_files=(*role.secret_files, *([SERVICE_SECRET] if spec.kind is JobKind.SERVICE else ())),
             )
         )
     return tuple(made)

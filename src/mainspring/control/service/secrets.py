@@ -1,13 +1,16 @@
-"""Secrets of teams as people set, list, remove and rotate them. No call returns a value."""
+"""Secrets of teams: people set, list, remove and rotate them, and no call returns a value; jobs are given theirs."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import final
 
 import sqlalchemy as sa
 
 from mainspring.control.store.audit import note
-from mainspring.control.store.records import tenants
+from mainspring.control.store.ledger import StateWriter, StopCause
+from mainspring.control.store.records import attempt_by_id, jobs_by_id, tenants
 from mainspring.control.store.secrets import (
     SecretKeys,
     SecretRecord,
@@ -19,16 +22,20 @@ from mainspring.control.store.secrets import (
     save_secret,
     secrets_of,
     teams_above,
+    values_for,
 )
 from mainspring.control.store.store import Store
-from mainspring.control.store.tokens import LAB_ITSELF, Caller, covered
+from mainspring.control.store.tokens import LAB_ITSELF, Caller, calls_secret, covered
 from mainspring.domain.answers import NewSecret, SecretsRotated, SecretView
 from mainspring.domain.codec import alike
-from mainspring.domain.errors import MainspringError, NotFound
-from mainspring.domain.ids import SecretName, TeamName, checked_secret_name
+from mainspring.domain.errors import Conflict, MainspringError, NotFound, Unavailable
+from mainspring.domain.ids import RoleName, SecretName, TeamName, checked_secret_name
 from mainspring.domain.job import LAB
+from mainspring.domain.life import AttemptState
 from mainspring.domain.ports import Clock
 from mainspring.domain.team import Right
+from mainspring.domain.wire import Orders, Register
+from mainspring.domain.wire.tickets import SERVICE_SECRET
 
 TEAM_SECRETS_MAX = 100  # A few for each service that a team's jobs speak to.
 LAB_SECRETS_MAX = 10_000  # At their longest 640 MiB, which a rotation reads once.
@@ -158,3 +165,51 @@ class Secrets:
             self.keys.write((fresh, *(key for key in before if key.id in used)))
         self.keys.write((fresh,))
         return SecretsRotated(count=count)
+
+
+# ---------------------------------------------------------------- what jobs are given
+
+
+def secrets_named(orders: Orders, role: RoleName) -> tuple[SecretName, ...]:
+    """Returns the names of all that a role is given."""
+    return tuple(name for one in orders.roles if one.role == role for name in (*one.secrets, *one.secret_files))
+
+
+def with_secrets(
+    connection: sa.Connection,
+    keys: SecretKeys,
+    orders: Orders,
+    names: Sequence[SecretName],
+    call: Register,
+    *,
+    key: str,
+    now_s: float,
+    known: bool,
+) -> Orders | None:
+    """Returns orders with the values that an agent's own role is given; while they are not ready, with none.
+
+    Where one is gone, the attempt that was to begin fails; an agent that has begun goes on with those it has.
+
+    Args:
+        connection: See `register`.
+        keys: What teams' secrets are kept under.
+        names: From `secrets_named`.
+        call: What the agent said.
+        key: The controller's own, from which a replica of a service has its secret.
+        known: See `register`.
+    """
+    attempt, (job,) = attempt_by_id(connection, orders.attempt), jobs_by_id(connection, [orders.job]).values()
+    assert attempt is not None
+    teams = [name for name in names if name != SERVICE_SECRET]
+    own = {SERVICE_SECRET: calls_secret(key, attempt.id)} if SERVICE_SECRET in names else {}
+    try:
+        return replace(orders, secrets={**values_for(connection, keys, job.team, teams), **own})
+    except (NotFound, Unavailable) as error:
+        if known:
+            return None  # To be looked at once more by one who may write.
+        if call.lost_epoch > 0:
+            return orders
+        if attempt.state is not AttemptState.GRANTED:
+            raise Conflict("register an agent", on=call.allocation, got=str(error)) from error
+        StateWriter(connection, now_s).stop_attempt(attempt, StopCause.REFUSED, str(error))
+        return replace(orders, ready=False, roles=(), ranks=())

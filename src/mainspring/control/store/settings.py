@@ -84,6 +84,7 @@ class AgentAccess:
             made when it is first needed. None for a controller that keeps none.
         grants: Gives agents credentials for their attempt's part of the object store, and keeps no caller waiting; None
             where they use those that their environment has.
+        proxy_url: Where robots reach the proxy of services beside this controller, "" where there is none.
     """
 
     controller_urls: tuple[str, ...]
@@ -92,3 +93,4 @@ class AgentAccess:
     environment_passed: tuple[str, ...] = ()
     secret_keys: Path | None = None
     grants: Grants | None = None
+    proxy_url: str = ""

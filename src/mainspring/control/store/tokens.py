@@ -245,6 +245,11 @@ def peers_secret(key: str, attempt: AttemptId) -> str:
     return hmac.new(key.encode(), f"peers of {attempt}".encode(), hashlib.sha256).hexdigest()
 
 
+def calls_secret(key: str, attempt: AttemptId) -> str:
+    """Returns the secret by which an attempt, a replica of a service, knows who may call it; see `peers_secret`."""
+    return hmac.new(key.encode(), f"calls of {attempt}".encode(), hashlib.sha256).hexdigest()
+
+
 def save_token(connection: sa.Connection, secret: str, token: TokenRecord) -> None:
     """Stores the hash of a secret and whom it stands for; one that is known already is left as it is.
 

@@ -123,6 +123,7 @@ if TYPE_CHECKING:
         NewScale,
         NewService,
         NewVersion,
+        ReplicaAddress,
         ReplicaView,
         ServicePhase,
         ServiceView,

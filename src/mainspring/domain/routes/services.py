@@ -35,8 +35,8 @@ class ServiceCalls:
         """Shows a service and its replicas, those that ended lately too."""
 
     @route("GET", "/services/{service}/replicas", may=Right.CALL_SERVICES, handler="services.replicas")
-    def service_replicas(self, service: str) -> tuple[answers.ReplicaView, ...]:
-        """Lists where the replicas of a service are called, for whoever may call it."""
+    def service_replicas(self, service: str) -> tuple[answers.ReplicaAddress, ...]:
+        """Lists where the replicas of a service are called and how, for whoever may call it."""
 
     @route("PUT", "/services/{service}/scale", may=Right.STEER_JOBS, handler="services.scale")
     def scale_service(self, service: str, body: answers.NewScale) -> answers.ServiceView:

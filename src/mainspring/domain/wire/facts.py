@@ -14,6 +14,7 @@ Detail = Mapping[str, str | int | float | bool]
 
 NO_LONGER_HELD = "no longer in the arena"  # Why a share is not stored whose snapshot newer ones have overwritten.
 EXIT_PREEMPTED = 75  # EX_TEMPFAIL of sysexits.h: "I was asked to stop and have saved; run me again".
+CERTIFICATE_LENGTH_MAX = 8_192  # One with a key of RSA of 4,096 bits takes 2,500; our own 500.
 ADDRESS_LENGTH_MAX = 255  # Of a host name (RFC 1035) with its scheme and port, near enough.
 COUNT_MAX = (1 << 53) - 1  # What JSON's numbers keep exactly.
 _ADDRESS = re.compile(r"wss?://(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}")
@@ -44,6 +45,7 @@ class Serving:
         answered: Requests answered so far.
         missed: Requests so far that were not answered within their deadline.
         silent_s: How long ago it said so; filled in by its lead.
+        certificate: What a client is to trust there and nothing else, as PEM text; "" where it speaks no TLS.
     """
 
     address: str
@@ -52,6 +54,7 @@ class Serving:
     answered: int = 0
     missed: int = 0
     silent_s: float = 0.0
+    certificate: str = ""
 
     def __post_init__(self) -> None:
         """Checks every field.
@@ -64,6 +67,9 @@ class Serving:
         if not plain:
             got, wanted = repr(address[:80]), "ws://host:port, as clients reach it"
             raise InvalidInput("tell of a replica", on="field 'address'", got=got, wanted=wanted)
+        if len(self.certificate) > CERTIFICATE_LENGTH_MAX:
+            got, wanted = f"{len(self.certificate)} letters", f"one certificate, up to {CERTIFICATE_LENGTH_MAX}"
+            raise InvalidInput("tell of a replica", on="field 'certificate'", got=got, wanted=wanted)
         for name, count in (("in_flight", self.in_flight), ("answered", self.answered), ("missed", self.missed)):
             if not 0 <= count <= COUNT_MAX:
                 wanted = f"0 to {COUNT_MAX}"

@@ -11,7 +11,7 @@ no key to end either side with, and can lead no connection into another. No auth
 and no stranger gets so far that TLS costs anything.
 
 Source: ISO/IEC 9798-4, mutual authentication in three passes; HMAC, RFC 2104, with SHA-256; HKDF, RFC 5869; TLS 1.3,
-RFC 8446; Ed25519, RFC 8032; a date without end, RFC 5280, 4.1.2.5.
+RFC 8446.
 """
 
 from __future__ import annotations
@@ -20,23 +20,20 @@ import asyncio
 import hmac
 import ipaddress
 import logging
-import os
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import final
 
-from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from mainspring.domain.errors import InvalidMessage, MainspringError, NotAllowed, OtherRelease, Unavailable
 from mainspring.domain.ports import Dice
 from mainspring.domain.wire import AgentChallenge, AgentProof, AgentWelcome, Done, LineUse
+from mainspring.node.net.certificates import SEED_BYTES, load_key, self_signed
 from mainspring.node.net.connection import address_of, host_port
 from mainspring.node.net.pipes import Pipe
 
@@ -48,8 +45,6 @@ CALLS_WAITING_MAX = 4096  # In the kernel, which holds no more: a whole attempt'
 NONCE_BITS = 256
 _NONCE_DIGITS = NONCE_BITS // 4
 _LABEL = b"mainspring agents 1"
-_SEED_BYTES = 32  # Of Ed25519.
-_FROM, _UNTIL = datetime(1970, 1, 1), datetime(9999, 12, 31, 23, 59, 59)  # In UTC, as X.509 has it.
 _log = logging.getLogger(__name__)
 _CALLER, _CALLED, _CHANNEL = b"caller", b"called", b"channel"
 
@@ -125,24 +120,17 @@ class Credentials:
         """
         if self.open_here and _is_here(about.address):
             return None
-        derived = HKDF(algorithm=hashes.SHA256(), length=_SEED_BYTES, salt=None, info=_told(_CHANNEL, about))
+        derived = HKDF(algorithm=hashes.SHA256(), length=SEED_BYTES, salt=None, info=_told(_CHANNEL, about))
         key = Ed25519PrivateKey.from_private_bytes(derived.derive(self.secret.encode()))
-        name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, _LABEL.decode())])
-        builder = x509.CertificateBuilder(name, name, key.public_key(), 1, _FROM, _UNTIL)
-        certificate = builder.sign(key, None).public_bytes(Encoding.PEM)  # The same at both ends, as Ed25519 signs.
+        certificate = self_signed(key, _LABEL.decode())  # The same at both ends.
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if called else ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False  # The key alone tells who it is.
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.verify_mode = ssl.CERT_REQUIRED
-        context.load_verify_locations(cadata=certificate.decode())
+        context.load_verify_locations(cadata=certificate)
         if called:
             context.num_tickets = 0  # A connection is never gone on with.
-        file = os.memfd_create("key", os.MFD_CLOEXEC)  # Python takes a key from a file only: this one is on no disk.
-        try:
-            os.write(file, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()) + certificate)
-            context.load_cert_chain(f"/proc/self/fd/{file}")
-        finally:
-            os.close(file)
+        load_key(context, key, certificate)
         return context
 
 

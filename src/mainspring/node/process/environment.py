@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 NODE_VARIABLE = "MAINSPRING_NODE"  # A rank's node, as its cluster calls it: a pod's own name is another.
+HOST_VARIABLE = "MAINSPRING_HOST"  # Where other nodes reach it: an address.
 PASSED = (
     # Who and where a program is, and in which language and time zone it speaks.
     *("HOME", "LANG", "LANGUAGE", "LC_*", "LOGNAME", "SHELL", "TERM", "TMPDIR", "TZ", "USER"),

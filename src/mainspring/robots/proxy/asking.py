@@ -9,19 +9,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, final
+from urllib.parse import urlsplit
 
 import msgpack
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
 
+from mainspring.domain.wire.trust import is_loopback
 from mainspring.robots.proxy.routing import Replicas
 from mainspring.robots.serving.wire import OURS, Refusal, read_refusal, refusal
 
 DEADLINE_S = 10.0  # Of a robot that names none; as long as our own client waits.
 CONNECT_S = 2.0
+CONTEXTS_MAX = 1_024  # As many replicas as there may be of a few services at their largest.
 LOOK_S = 0.02  # Between two looks whether a replica has come, where there is none.
 KEYS_MAX = 1_000  # Of a request; a robot sends tens.
 _LASTING = (Refusal.BAD_REQUEST, Refusal.UNSAFE_ACTION, None)  # Another replica would say the same.
@@ -50,19 +55,52 @@ def deadline_of(frame: bytes) -> float:
     return DEADLINE_S
 
 
+@lru_cache(maxsize=CONTEXTS_MAX)
+def trusting(certificate: str) -> ssl.SSLContext:
+    """Returns how to speak TLS with whoever has the key of a certificate.
+
+    Args:
+        certificate: As PEM text; "" for whoever an authority of the system vouches for, by name.
+    """
+    if not certificate:
+        return ssl.create_default_context()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False  # The key alone tells who it is.
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # Though an authority has signed it, too.
+    try:
+        context.load_verify_locations(cadata=certificate)
+    except (ssl.SSLError, ValueError) as error:
+        raise OSError(f"no certificate: {error}") from error
+    return context
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lines:
     """How replicas are called.
 
     Args:
         message_bytes: The most of one message.
-        headers: What is shown to them.
         monotonic_s: Seconds that never go back.
     """
 
     message_bytes: int
-    headers: dict[str, str]
     monotonic_s: Callable[[], float]
+
+
+def calling(replicas: Replicas, address: str) -> dict[str, Any]:
+    """Returns how a replica is called: what it is known by, and what it is shown, which is never sent in the clear.
+
+    Raises:
+        OSError: It is gone, or its certificate is none.
+    """
+    target, url = replicas.target(address), urlsplit(address)
+    if target is None:
+        raise OSError("the replica is gone")
+    how: dict[str, Any] = {"ssl": trusting(target.certificate)} if url.scheme == "wss" else {}
+    if target.ticket and (how or is_loopback(url.hostname or "")):
+        how["additional_headers"] = {"Authorization": f"Api-Key {target.ticket}"}
+    return how
 
 
 @final
@@ -182,7 +220,8 @@ class Robot:
         """Opens a line to a replica, and returns its first frame."""
         how: dict[str, Any] = {"compression": None, "max_size": self._how.message_bytes, "max_queue": 2}
         how |= {"open_timeout": CONNECT_S, "ping_interval": None, "close_timeout": 1.0, "proxy": None}
-        line = await connect(address, additional_headers=self._how.headers, **how)
+        how |= calling(self._replicas, address)
+        line = await connect(address, **how)
         with contextlib.ExitStack() as failed:
             failed.callback(line.transport.abort)
             async with asyncio.timeout(CONNECT_S):

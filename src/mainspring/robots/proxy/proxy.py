@@ -78,7 +78,7 @@ class ServiceProxy:
         self._monotonic_s = monotonic_s
         self._services: dict[str, _Service] = {}
         self._server: Server | None = None
-        self._lines = Lines(message_bytes=MESSAGE_BYTES_MAX, headers={}, monotonic_s=monotonic_s)
+        self._lines = Lines(message_bytes=MESSAGE_BYTES_MAX, monotonic_s=monotonic_s)
 
     @property
     def port(self) -> int:

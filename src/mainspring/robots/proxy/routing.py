@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import final
 
 from mainspring.domain.ports import Backoff
@@ -26,15 +26,22 @@ STICKS_TO = 1  # A robot stays where it is unless another replica has fewer requ
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Where a replica is called, and whether it says that it answers."""
+    """Where a replica is called and how, and whether it says that it answers.
+
+    Args:
+        ticket: What it is shown, "" for nothing.
+        certificate: What it is known by in TLS, as PEM text; "" where any authority of the system will do.
+    """
 
     address: str
     ready: bool
+    ticket: str = field(default="", repr=False)
+    certificate: str = ""
 
 
 @dataclass(slots=True)
 class _Replica:
-    ready: bool
+    target: Target
     in_flight: int = 0
     failed: int = 0
     again_s: float = 0.0
@@ -61,9 +68,14 @@ class Replicas:
     def learn(self, targets: Sequence[Target]) -> None:
         """Takes a newer list of them."""
         before = self._known
-        self._known = {one.address: before.get(one.address) or _Replica(ready=one.ready) for one in targets}
+        self._known = {one.address: before.get(one.address) or _Replica(target=one) for one in targets}
         for one in targets:
-            self._known[one.address].ready = one.ready
+            self._known[one.address].target = one
+
+    def target(self, address: str) -> Target | None:
+        """Returns what was told last of a replica, None where it is gone."""
+        one = self._known.get(address)
+        return None if one is None else one.target
 
     def choose(self, tried: Collection[str], stays: str, now_s: float) -> str | None:
         """Returns whom to ask, None where nobody is left.
@@ -76,7 +88,7 @@ class Replicas:
         if not left:
             return None
         order = {
-            address: (one.again_s > now_s, not one.ready, one.in_flight - (STICKS_TO if address == stays else 0))
+            address: (one.again_s > now_s, not one.target.ready, one.in_flight - (STICKS_TO if address == stays else 0))
             for address, one in left.items()
         }
         return min(order, key=lambda address: (*order[address], address != stays, address))

@@ -10,6 +10,7 @@ from mainspring.domain.errors import MainspringError
 from mainspring.robots.serving.policy import ServedPolicy, warm
 from mainspring.robots.serving.server import PolicyServer
 
+REST_S = 0.01  # After each 8 MiB that is read, so that robots are answered meanwhile: of a gigabyte, over a second.
 _log = logging.getLogger(__name__)
 
 
@@ -29,7 +30,7 @@ async def follow(
         server: Serves the weights of step `begun`.
         begun: Where it begins.
         newest: Returns the newest step there is; blocks.
-        load: Returns the policy of a step; blocks.
+        load: Returns the policy of a step; blocks, and leaves the processor to robots for `REST_S` again and again.
         every_s: Between two looks.
     """
     seen = begun

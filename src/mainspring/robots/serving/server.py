@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
-import hmac
 import http
 import logging
 import math
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, final
 
@@ -25,6 +23,7 @@ from websockets.http11 import Request, Response
 
 from mainspring.domain.errors import InvalidInput, InvalidMessage
 from mainspring.domain.ports import Clock, Dice
+from mainspring.robots.serving.admission import Admission
 from mainspring.robots.serving.batching import Batcher, NoChunk
 from mainspring.robots.serving.guards import ActionLimits
 from mainspring.robots.serving.kept import KeptRequests
@@ -96,7 +95,7 @@ class PolicyServer:
         policy: Warmed up.
         clock: Of deadlines and measurements.
         dice: Of the seeds of requests that name none.
-        tokens: One of them must be shown; none for all to come in.
+        admission: Who may come in, None for everybody.
         limits: What it takes.
         actions: The robot's limits, None where nobody knows them.
         kept: Where requests are kept whose robots ask for that, None for nowhere.
@@ -108,7 +107,7 @@ class PolicyServer:
         *,
         clock: Clock,
         dice: Dice,
-        tokens: Sequence[str] = (),
+        admission: Admission | None = None,
         limits: ServeLimits | None = None,
         actions: ActionLimits | None = None,
         kept: KeptRequests | None = None,
@@ -117,7 +116,7 @@ class PolicyServer:
         self.metrics = ServingMetrics()
         self._clock = clock
         self._dice = dice
-        self._tokens = [_hashed(token) for token in tokens]
+        self._admission = admission
         self._kept = kept
         self._batcher = Batcher(
             policy,
@@ -220,7 +219,7 @@ class PolicyServer:
             if self.serving.ready:
                 return connection.respond(http.HTTPStatus.OK, "OK\n")
             return connection.respond(http.HTTPStatus.SERVICE_UNAVAILABLE, "draining, or the policy hangs\n")
-        if self._tokens and not self._allowed(request.headers.get_all("Authorization")):
+        if self._admission is not None and not self._admission.admits(request.headers.get_all("Authorization")):
             words = "Show a token: Authorization: Api-Key TOKEN\n"
             return connection.respond(http.HTTPStatus.UNAUTHORIZED, words)
         if request.path == "/metrics":
@@ -232,12 +231,6 @@ class PolicyServer:
         if self._state.robots >= self.limits.connections:
             return connection.respond(http.HTTPStatus.SERVICE_UNAVAILABLE, "As many robots as the server takes.\n")
         return None
-
-    def _allowed(self, shown: Sequence[str]) -> bool:
-        kind, _, token = shown[0].partition(" ") if len(shown) == 1 else ("", "", "")
-        hashed = _hashed(token.strip())
-        known = [hmac.compare_digest(hashed, each) for each in self._tokens]  # All of them, whichever it is.
-        return kind in ("Api-Key", "Bearer") and any(known)
 
     async def _serve_robot(self, connection: ServerConnection) -> None:
         state = self._state
@@ -401,10 +394,6 @@ def _deadline_s(ours: Mapping[str, Any]) -> float:
             wanted=f"milliseconds from when it is sent, up to {DEADLINE_MS_MAX:g}",
         )
     return float(deadline_ms) / 1000
-
-
-def _hashed(token: str) -> bytes:
-    return hashlib.sha256(token.encode()).digest()
 
 
 def _bounded(state: _State, most: int) -> type[ServerConnection]:

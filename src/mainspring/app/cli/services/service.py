@@ -9,17 +9,21 @@ from typing import Annotated
 import typer
 
 from mainspring.app import render
+from mainspring.app.base.home import PROXY_PORT
 from mainspring.app.cli.arguments import Json, LabContext
 from mainspring.domain import answers
 from mainspring.domain.errors import InvalidInput
 from mainspring.domain.ids import TeamName
 from mainspring.domain.job import Tier
 
-PROXY_PORT = 7338  # Beside the server's own.
 app = typer.Typer()
 Name = Annotated[str, typer.Argument(help="A service.", metavar="SERVICE")]
 Source = Annotated[
-    str, typer.Argument(help="What answers: a job's checkpoint, or a function.", metavar="JOB[@STEP] | MODULE:FUNCTION")
+    str,
+    typer.Argument(
+        help="What answers: a job's checkpoint, a release, or a function.",
+        metavar="JOB[@STEP] | release:NAME[@VERSION] | MODULE:FUNCTION",
+    ),
 ]
 Words = Annotated[
     list[str] | None,
@@ -70,7 +74,7 @@ def serve(
             spec=spec, scale=answers.NewScale(replicas=replicas, replicas_max=most, requests_each=requests_each)
         )
     )
-    look = f"Serving {source} as {view.name}.\nLook: ms service show {view.name}; call it through: ms service proxy"
+    look = f"Serving {source} as {view.name}.\nRobots call: {view.address}\nLook: ms service show {view.name}"
     render.show(view, as_json=as_json, look=lambda: look)
 
 
@@ -154,12 +158,12 @@ def stop(context: LabContext, service: Name, reason: Reason = "", as_json: Json 
 def proxy(
     context: LabContext,
     host: Annotated[str, typer.Option(help="Where to listen; else only on this machine.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65_535, help="0 for any that is free.")] = PROXY_PORT,
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="0 for any that is free.")] = PROXY_PORT + 1,
     certificate: Annotated[Path | None, typer.Option(help="PEM file, to serve TLS.", metavar="FILE")] = None,
     key: Annotated[Path | None, typer.Option(help="PEM file of its key.", metavar="FILE")] = None,
     behind_proxy: Annotated[bool, typer.Option("--behind-proxy", help="Another in front speaks TLS for it.")] = False,
 ) -> None:
-    """Be the proxy of all services, until told to end: robots call ws://HOST:PORT/v1/services/SERVICE."""
+    """Be one more proxy of all services, until told to end: robots call ws://HOST:PORT/v1/services/SERVICE."""
     from mainspring.app.server.programs.robots.service_proxy import serve_proxy
 
     with context.obj.client() as client:

@@ -36,6 +36,7 @@ def service_panel(service: ServiceView, *, now_s: float) -> RenderableType:
     scale = service.scale
     facts: dict[str, str | Text] = {
         "state": _phase(service),
+        "address": service.address,
         "team": service.team,
         "made": f"{ago(max(0.0, now_s - service.made_s))}{f' by {service.owner}' if service.owner else ''}",
         "replicas": f"{service.ready} of {_wanted(service)} answer",

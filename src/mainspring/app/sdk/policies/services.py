@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING
 
 from mainspring.app.sdk.checkpoints import CheckpointFinder
 from mainspring.app.sdk.lab import Lab, job
+from mainspring.domain.answers import ReleaseState
+from mainspring.domain.answers.policies.releases import artifact_key
+from mainspring.domain.errors import Conflict
 from mainspring.domain.ids import NAME_LENGTH_MAX
 from mainspring.domain.job import LAB, JobSpec, Tier
 
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
     from mainspring.app.base.code import TakenCode
 
 SERVE = ("python", "-m", "mainspring", "serve")
+RELEASE = "release:"
 
 
 def replica_spec(
@@ -37,7 +41,7 @@ def replica_spec(
 
     Args:
         lab: Where checkpoints and the working tree go.
-        source: What answers: "JOB", "JOB@STEP" or "MODULE:FUNCTION".
+        source: What answers: "JOB", "JOB@STEP", "release:NAME", "release:NAME@VERSION" or "MODULE:FUNCTION".
         words: More for the policy server (`python -m mainspring serve --help`).
         name: Of the service; made of the source, when left out.
         on: Acceptable chips, as for `job`.
@@ -49,13 +53,18 @@ def replica_spec(
         tier: How urgent it is.
 
     Raises:
-        NotFound: There is no such checkpoint.
+        NotFound: There is no such checkpoint or release.
+        Conflict: The release is not published.
     """
     command = [*SERVE, source, "--port", "0", *words]
+    if source.startswith(RELEASE):
+        command[len(SERVE)] = f"{RELEASE}{_released(lab, source.removeprefix(RELEASE))}"
+        command += ["--objects", lab.home.objects_url(lab.home.config())]
     if ":" not in source:
         found = CheckpointFinder(lab).steps(source)
         url = lab.home.objects_url(lab.home.config())
-        command[len(SERVE)] = f"{found.job}@{found.steps[0]}"
+        follows = "--follow" in words and "@" not in source
+        command[len(SERVE)] = found.job if follows else f"{found.job}@{found.steps[0]}"
         command += ["--objects", url]
     taken = lab.take_code(code, on_code)
     if like is not None:
@@ -64,3 +73,13 @@ def replica_spec(
     called = name or re.sub("[^a-z0-9]+", "-", source.lower()).strip("-")[:NAME_LENGTH_MAX]
     spec = job(called, command, on=list(on), each=each, kind="service", team=team, tier=tier)
     return dataclasses.replace(spec, code=taken)
+
+
+def _released(lab: Lab, release: str) -> str:
+    """Returns the hash of what a release says, having put that where replicas find it."""
+    view = lab.release(release)
+    if view.state is not ReleaseState.PUBLISHED:
+        step = "ms release sign" if view.state is ReleaseState.PENDING else "serve another"
+        raise Conflict("serve a release", on=release, got=view.state.value, wanted="published", next_step=step)
+    lab.objects().put_if_absent(artifact_key(view.sha256), view.text.encode())
+    return view.sha256

@@ -22,13 +22,15 @@ from mainspring.control.store.services.records import (
     service_named,
     write_service,
 )
+from mainspring.control.store.settings import AgentAccess
 from mainspring.control.store.store import Store
-from mainspring.control.store.tokens import LAB_ITSELF, Caller, sight
+from mainspring.control.store.tokens import LAB_ITSELF, Caller, calls_secret, sight
 from mainspring.domain.answers import (
     SERVICES_MAX,
     NewScale,
     NewService,
     NewVersion,
+    ReplicaAddress,
     ReplicaView,
     ServicePhase,
     ServiceView,
@@ -41,6 +43,7 @@ from mainspring.domain.life import ended
 from mainspring.domain.ports import Clock
 from mainspring.domain.team import Right
 from mainspring.domain.wire.events.jobs import ServiceChangedEvent
+from mainspring.domain.wire.tickets import TICKET_S, new_ticket
 
 SHOWN_ENDED = 4  # Replicas that have ended, the newest: why a service does not start is in their words.
 
@@ -51,14 +54,18 @@ class Services:
 
     Args:
         submits: Says whose specs may be submitted by whom.
+        access: Has the controller's own secret, from which replicas have theirs, and where the proxy is.
         wake: Told that there is something to do.
     """
 
-    def __init__(self, store: Store, submits: Submits, clock: Clock, wake: Callable[[], None]) -> None:
+    def __init__(
+        self, store: Store, submits: Submits, clock: Clock, wake: Callable[[], None], access: AgentAccess
+    ) -> None:
         self._store = store
         self._submits = submits
         self._clock = clock
         self._wake = wake
+        self._access = access
 
     def make(self, asked: NewService, caller: Caller = LAB_ITSELF) -> ServiceView:
         """Returns a new service; its replicas start one by one.
@@ -111,8 +118,8 @@ class Services:
         with self._store.read() as connection:
             return self._view(connection, _named(connection, name, caller))
 
-    def replicas(self, name: str, caller: Caller = LAB_ITSELF) -> tuple[ReplicaView, ...]:
-        """Returns the replicas of a service that may be called, the oldest first.
+    def replicas(self, name: str, caller: Caller = LAB_ITSELF) -> tuple[ReplicaAddress, ...]:
+        """Returns where the replicas of a service may be called and how, the oldest first.
 
         Raises:
             NotFound: There is no service of that name for the caller.
@@ -121,8 +128,20 @@ class Services:
         with self._store.read() as connection:
             service = _named(connection, name, caller)
             caller.require(connection, Right.CALL_SERVICES, service.team)
-            views = self._members(connection, service)
-        return tuple(one for one in views if one.address and not ended(one.state))
+            records = replicas_of(connection, service.name)
+        now_s = self._clock.now_s()
+        return tuple(self._address(one, now_s) for one in records if one.serving and not ended(one.job.state))
+
+    def _address(self, record: ReplicaRecord, now_s: float) -> ReplicaAddress:
+        assert record.serving is not None
+        assert record.attempt is not None
+        return ReplicaAddress(
+            job=record.job.id,
+            address=record.serving.address,
+            ready=is_ready(record, now_s),
+            ticket=new_ticket(calls_secret(self._access.key, record.attempt), now_s + TICKET_S),
+            certificate=record.serving.certificate,
+        )
 
     def scale(self, name: str, asked: NewScale, caller: Caller = LAB_ITSELF) -> ServiceView:
         """Gives a service another number of replicas, or other bounds of it.
@@ -216,6 +235,7 @@ class Services:
             "phase": phase if service.before is None else ServicePhase.UPDATING,
             "spec": service.version.spec,
             "members": members,
+            "address": f"{self._access.proxy_url}/v1/services/{service.name}" if self._access.proxy_url else "",
         }
         return ServiceView(**alike(ServiceView, service) | shown)
 

@@ -5,6 +5,7 @@ A service is a spec of a job of kind `service`, and how many jobs are made of it
 
 from __future__ import annotations
 
+from dataclasses import field
 from enum import Enum
 
 from mainspring.domain.answers.steering import check_reason
@@ -133,6 +134,22 @@ class ReplicaView:
     reason: str = ""
 
 
+@message("ReplicaAddress")
+class ReplicaAddress:
+    """Where a replica is called, and how: for those who may.
+
+    Args:
+        ticket: What it asks to be shown, good for hours; see `domain.wire.tickets`.
+        certificate: What to trust there and nothing else, as PEM text; "" where it speaks no TLS.
+    """
+
+    job: JobId
+    address: str
+    ready: bool
+    ticket: str = field(default="", repr=False)
+    certificate: str = ""
+
+
 @message("ServiceView")
 class ServiceView:
     """A service and its replicas, the oldest first.
@@ -142,6 +159,7 @@ class ServiceView:
         version: Counts its specs.
         version_before: The version that is being replaced, and returned to where the new one fails; None for none.
         reason: What became of it last, for people.
+        address: Where robots call it: at the proxy beside the server that answers; "" where there is none.
     """
 
     name: str
@@ -156,6 +174,7 @@ class ServiceView:
     reason: str
     spec: JobSpec
     members: tuple[ReplicaView, ...] = ()
+    address: str = ""
 
     @property
     def ready(self) -> int:

@@ -1,9 +1,11 @@
 """Serves a policy to robots: `python -m mainspring serve SOURCE`, alone or as a rank of a service.
 
-A source is a job's checkpoint (`JOB` or `JOB@STEP`, in the store that `--objects` names), a function of Python
-(`MODULE:FUNCTION`) or a folder that LeRobot saved a policy in (`lerobot:FOLDER`).
-As a rank it joins its agent, and tells it once a second how it does. It takes no more requests once it is asked to
-stop, or gets SIGTERM, and answers those under way.
+A source is a job's checkpoint (`JOB` or `JOB@STEP`, in the store that `--objects` names), a release by the hash of what
+it says (`release:SHA256`, there too), a function of Python (`MODULE:FUNCTION`) or a folder that LeRobot saved a policy
+in (`lerobot:FOLDER`).
+As a rank it joins its agent, and tells it once a second how it does. There it listens where other nodes reach it, in
+TLS with a key of its own where that is a network, and asks for tickets made from the secret that its agent gave it.
+It takes no more requests once it is asked to stop, or gets SIGTERM, and answers those under way.
 """
 
 from __future__ import annotations
@@ -12,29 +14,41 @@ import argparse
 import asyncio
 import contextlib
 import logging
+import os
+import re
 import signal
 import socket
 import ssl
 import sys
-from collections.abc import Callable, Sequence
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from mainspring.app.base.system import SystemClock, SystemDice, raise_open_files, tune_for_serving
 from mainspring.domain.errors import InvalidInput, MainspringError, Unavailable
 from mainspring.domain.ids import JobId
-from mainspring.robots.serving.following import follow
-from mainspring.robots.serving.functions import FunctionPolicy, function_named
+from mainspring.domain.job import FILE_SUFFIX
+from mainspring.domain.wire.tickets import SERVICE_SECRET
+from mainspring.domain.wire.trust import is_loopback
+from mainspring.node.net.certificates import SEED_BYTES, load_key, self_signed
+from mainspring.node.process.environment import HOST_VARIABLE
+from mainspring.robots.serving.admission import Admission
+from mainspring.robots.serving.following import REST_S, follow
 from mainspring.robots.serving.guards import read_limits
 from mainspring.robots.serving.kept import KeptRequests
+from mainspring.robots.serving.policies.functions import FunctionPolicy, function_named
 from mainspring.robots.serving.policy import ServedPolicy, warm
 from mainspring.robots.serving.server import PolicyServer, ServeLimits
 from mainspring.session import Session, join
 
 PORT = 8000  # Source: openpi, `serve_policy.py`.
+NEAR = "127.0.0.1"
+CERTIFICATE = re.compile("-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----\n?", re.DOTALL)
 TELL_S = 1.0
 FOLLOW_S = 5.0  # A job saves once in minutes.
 TOKENS_MAX = 1_000
@@ -60,13 +74,15 @@ def arguments_of(arguments: Sequence[str]) -> argparse.Namespace:
     """
     bounds = ServeLimits()
     parser = argparse.ArgumentParser(prog="python -m mainspring serve", description="Serves a policy to robots.")
-    parser.add_argument("source", help="JOB, JOB@STEP, MODULE:FUNCTION or lerobot:FOLDER")
+    parser.add_argument("source", help="JOB, JOB@STEP, release:SHA256, MODULE:FUNCTION or lerobot:FOLDER")
     parser.add_argument("--objects", default="", help="URL of the object store, for the checkpoints of a job")
     parser.add_argument("--follow", action="store_true", help="put the job's newer checkpoints in use as they come")
     parser.add_argument("--every", type=float, default=FOLLOW_S, help="seconds between two looks for newer ones")
     parser.add_argument("--tokenizer", type=Path, default=None, help="SentencePiece file, for policies told in words")
     parser.add_argument("--cache", type=Path, default=None, help="folder for compiled programs")
-    parser.add_argument("--host", default="127.0.0.1", help="where to listen; else only on this machine")
+    parser.add_argument(
+        "--host", default="", help=f"where to listen; else {NEAR}, and a rank where its node is reached"
+    )
     parser.add_argument("--port", type=int, default=PORT, help="0 for any that is free")
     parser.add_argument("--address", default="", help="how robots reach it, where that is not HOST:PORT")
     parser.add_argument("--token-file", type=Path, default=None, help="tokens, one a line; robots show one of them")
@@ -100,9 +116,10 @@ async def serve(words: argparse.Namespace) -> int:
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
     session = await asyncio.to_thread(join)
     clock = SystemClock()
-    tokens = _tokens(words.token_file)
-    context = _tls(words)
-    check_open(words, tokens)
+    words.host = words.host or os.environ.get(HOST_VARIABLE, NEAR)
+    admission = Admission(tokens=_tokens(words.token_file), secret=_secret(os.environ), now_s=clock.now_s)
+    check_open(words, admission)
+    tls = _tls(words)
     listening = _bound(words.host, words.port)
     source = await asyncio.to_thread(_opened, words)
     policy = source.policy
@@ -110,7 +127,7 @@ async def serve(words: argparse.Namespace) -> int:
         policy,
         clock=clock,
         dice=SystemDice(),
-        tokens=tokens,
+        admission=admission,
         limits=ServeLimits(
             message_bytes=int(words.message_mib * (1 << 20)),
             connections=words.connections,
@@ -122,11 +139,11 @@ async def serve(words: argparse.Namespace) -> int:
     )
     raise_open_files()
     tune_for_serving()
-    await server.start(listening, ssl=context)
+    await server.start(listening, ssl=tls.context)
     host = f"[{words.host}]" if ":" in words.host else words.host
-    address = words.address or f"{'ws' if context is None else 'wss'}://{host}:{server.port}"
+    address = words.address or f"{'ws' if tls.context is None else 'wss'}://{host}:{server.port}"
     _log.info("serving %s on %s", policy.facts.name, address)
-    telling = asyncio.create_task(_tell(session, server, address, ended))
+    telling = asyncio.create_task(_tell(session, server, _Address(url=address, certificate=tls.certificate), ended))
     following = None
     if words.follow and source.load is not None and source.newest is not None:
         following = asyncio.create_task(
@@ -141,17 +158,26 @@ async def serve(words: argparse.Namespace) -> int:
     return 0
 
 
-async def _tell(session: Session, server: PolicyServer, address: str, ended: asyncio.Event) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Address:
+    """Where robots reach it, and the certificate that it shows there, "" for none."""
+
+    url: str
+    certificate: str
+
+
+async def _tell(session: Session, server: PolicyServer, address: _Address, ended: asyncio.Event) -> None:
     """Tells the session how the server does, until it is to end, and then that it leaves."""
     while True:
         told = server.serving
         try:
             stops = session.serving(
-                address,
+                address.url,
                 ready=told.ready and not ended.is_set(),
                 in_flight=told.in_flight,
                 answered=told.answered,
                 missed=told.missed,
+                certificate=address.certificate,
             )
         except Unavailable as error:  # Its agent is gone; robots are still there, until the engine ends the rank.
             _log.warning("%s", error)
@@ -192,9 +218,13 @@ def _opened(words: argparse.Namespace) -> _Source:
     if rest and words.follow:
         raise InvalidInput("follow a job", on=words.source, got="no job", next_step="leave --follow out")
     if kind == "lerobot" and rest:
-        from mainspring.robots.serving.lerobot import open_lerobot  # Who serves another policy needs no PyTorch.
+        from mainspring.robots.serving.policies.lerobot import (
+            open_lerobot,
+        )  # Who serves another policy needs no PyTorch.
 
         source = _Source(policy=open_lerobot(Path(rest), batch_max=words.batched or 1))
+    elif kind == "release" and rest:
+        source = _Source(policy=_released(words, rest))
     elif rest:
         named = function_named(words.source)
         source = _Source(policy=FunctionPolicy(named, name=words.source, batch_max=words.batched))
@@ -204,27 +234,48 @@ def _opened(words: argparse.Namespace) -> _Source:
     return source
 
 
-def _trained(words: argparse.Namespace) -> _Source:
-    name, _, step_text = words.source.partition("@")
+def _released(words: argparse.Namespace, sha256: str) -> ServedPolicy:
+    from mainspring.objects import open_store  # See `_trained`.
+    from mainspring.robots.serving.policies.released import load_release
+    from mainspring.robots.serving.policies.trained import BATCH_MAX
+    from mainspring.session.jax_distributed import keep_compiled
+
+    keep_compiled(words.cache)
+    with tempfile.TemporaryDirectory(prefix="mainspring-release-") as folder:
+        batch_max = words.batched or BATCH_MAX
+        store = open_store(_objects(words))
+        return load_release(store, sha256, Path(folder), tokenizer=words.tokenizer, batch_max=batch_max)
+
+
+def _objects(words: argparse.Namespace) -> str:
     if not words.objects:
         advice = "give --objects URL, the lab's object store, or MODULE:FUNCTION"
         raise InvalidInput("find a policy", on=words.source, got="a job and no store", next_step=advice)
+    url: str = words.objects
+    return url
+
+
+def _trained(words: argparse.Namespace) -> _Source:
+    name, _, step_text = words.source.partition("@")
+    url = _objects(words)
     if step_text and (words.follow or not step_text.isdecimal()):
         wanted = "JOB, to follow it" if words.follow else "JOB@STEP, the step a number"
         raise InvalidInput("find a policy", on=words.source, got=f"step {step_text}", wanted=wanted)
     from mainspring.objects import open_store  # Who serves a function needs neither a store nor JAX.
-    from mainspring.robots.serving.trained import BATCH_MAX, load_policy, newest_step
+    from mainspring.robots.serving.policies.trained import BATCH_MAX, load_policy, newest_step
     from mainspring.session.jax_distributed import keep_compiled
 
-    store, job = open_store(words.objects), JobId(name)
+    store, job = open_store(url), JobId(name)
     newest = partial(newest_step, store, job)
 
-    def load(step: int) -> ServedPolicy:
-        return load_policy(store, job, step, tokenizer=words.tokenizer, batch_max=words.batched or BATCH_MAX)
+    def load(step: int, rest: Callable[[], object] | None = None) -> ServedPolicy:
+        batch_max = words.batched or BATCH_MAX
+        return load_policy(store, job, step, tokenizer=words.tokenizer, batch_max=batch_max, rest=rest)
 
     keep_compiled(words.cache)
     step = int(step_text) if step_text else newest()
-    return _Source(policy=load(step), step=step, newest=newest, load=load)
+    rest = partial(threading.Event().wait, REST_S)
+    return _Source(policy=load(step), step=step, newest=newest, load=partial(load, rest=rest))
 
 
 def _tokens(path: Path | None) -> list[str]:
@@ -240,35 +291,55 @@ def _tokens(path: Path | None) -> list[str]:
     return tokens
 
 
-def check_open(words: argparse.Namespace, tokens: Sequence[str]) -> None:
+def _secret(environment: Mapping[str, str]) -> str:
+    """Returns the secret that the agent of a replica gave it, "" where there is none."""
+    path = environment.get(f"{SERVICE_SECRET}{FILE_SUFFIX}", "")
+    try:
+        return Path(path).read_text() if path else ""
+    except (OSError, ValueError) as error:
+        raise InvalidInput("read a replica's secret", on=path, got=str(error)) from error
+
+
+def check_open(words: argparse.Namespace, admission: Admission) -> None:
     """Checks that nobody listens in, or comes in unasked, where others than this machine's programs can.
 
     Raises:
         InvalidInput: They could.
     """
-    try:
-        private = ip_address(words.host).is_loopback
-    except ValueError:
-        private = words.host == "localhost"
-    if private:
+    if is_loopback(words.host):
         return
-    if not tokens:
+    if admission.open:
         step = "give --token-file FILE"
         raise InvalidInput("listen beyond this machine", on=words.host, got="no tokens", next_step=step)
-    if words.certificate is None and not words.behind_proxy:
+    if words.certificate is None and not words.behind_proxy and not admission.by_ticket:
         step = "give --certificate and --key, or --behind-proxy where a proxy speaks TLS for it"
         raise InvalidInput("listen beyond this machine", on=words.host, got="no TLS", next_step=step)
 
 
-def _tls(words: argparse.Namespace) -> Any:
-    if words.certificate is None:
-        return None
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tls:
+    """How it speaks TLS, None where it does not; and, where it is a replica, the certificate that callers trust."""
+
+    context: ssl.SSLContext | None = None
+    certificate: str = ""
+
+
+def _tls(words: argparse.Namespace) -> _Tls:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    try:
-        context.load_cert_chain(words.certificate, words.key)
-    except (OSError, ssl.SSLError) as error:
-        raise InvalidInput("read a certificate", on=str(words.certificate), got=str(error)) from error
-    return context
+    if words.certificate is not None:
+        try:
+            context.load_cert_chain(words.certificate, words.key)
+            found = CERTIFICATE.search(words.certificate.read_text())
+        except (OSError, ValueError, ssl.SSLError) as error:
+            raise InvalidInput("read a certificate", on=str(words.certificate), got=str(error)) from error
+        return _Tls(context=context, certificate=found[0] if found else "")
+    if words.behind_proxy or is_loopback(words.host):
+        return _Tls()
+    key = Ed25519PrivateKey.from_private_bytes(SystemDice().bits(8 * SEED_BYTES).to_bytes(SEED_BYTES, "big"))
+    certificate = self_signed(key, "mainspring replica 1")
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    load_key(context, key, certificate)
+    return _Tls(context=context, certificate=certificate)
 
 
 def _bound(host: str, port: int) -> socket.socket:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import logging
 import signal
@@ -10,13 +11,16 @@ import ssl
 import sys
 from collections import OrderedDict
 from collections.abc import Sequence
-from ipaddress import ip_address
 from pathlib import Path
 from typing import final
 
 from mainspring.app.base.async_client import AsyncClient
+from mainspring.app.base.home import Home
 from mainspring.app.base.system import SystemClock, raise_open_files, tune_for_serving
-from mainspring.domain.errors import InvalidInput, Unavailable
+from mainspring.app.server.output import OutputFile
+from mainspring.domain.codec import alike
+from mainspring.domain.errors import InvalidInput, MainspringError, Unavailable
+from mainspring.domain.wire.trust import is_loopback
 from mainspring.robots.proxy.proxy import ServiceProxy
 from mainspring.robots.proxy.routing import Target
 
@@ -31,10 +35,11 @@ class ServerDirectory:
 
     Args:
         servers: "URL[,URL...]".
+        certificate: PEM text that they are known by besides; see `AsyncClient`.
     """
 
-    def __init__(self, servers: str) -> None:
-        self._servers = servers
+    def __init__(self, servers: str, certificate: str = "") -> None:
+        self._servers, self._certificate = servers, certificate
         self._clients: OrderedDict[str, AsyncClient] = OrderedDict()
 
     async def replicas(self, service: str, token: str) -> Sequence[Target]:
@@ -44,10 +49,10 @@ class ServerDirectory:
                 told = await self._client(token).service_replicas(service)
         except TimeoutError as error:
             raise Unavailable("find the replicas of a service", on=service, got="no answer in time") from error
-        return [Target(address=one.address, ready=one.ready) for one in told]
+        return [Target(**alike(Target, one)) for one in told]
 
     def _client(self, token: str) -> AsyncClient:
-        client = self._clients.pop(token, None) or AsyncClient(self._servers, token)
+        client = self._clients.pop(token, None) or AsyncClient(self._servers, token, certificate=self._certificate)
         self._clients[token] = client
         if len(self._clients) > CLIENTS_MAX:
             self._clients.popitem(last=False)
@@ -69,7 +74,7 @@ def serve_proxy(
     """
     logging.basicConfig(format="%(message)s", stream=sys.stderr, level=logging.INFO)
     logging.getLogger("httpx").setLevel(logging.WARNING)
-    if certificate is None and not behind_proxy and not _is_near(host):
+    if certificate is None and not behind_proxy and not is_loopback(host):
         step = "give --certificate and --key, or --behind-proxy where another proxy speaks TLS for it"
         raise InvalidInput("listen beyond this machine", on=host, got="no TLS", next_step=step)
     context = None
@@ -78,26 +83,50 @@ def serve_proxy(
         context.load_cert_chain(certificate, key)
     raise_open_files()
     tune_for_serving()
-    asyncio.run(_serve(servers, host, port, context))
-
-
-async def _serve(servers: str, host: str, port: int, context: ssl.SSLContext | None) -> None:
-    ended = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, ended.set)
     try:
         listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
         raise Unavailable("listen", on=f"{host}:{port}", got=str(error), next_step="choose another --port") from error
-    proxy = ServiceProxy(ServerDirectory(servers), SystemClock().monotonic_s)
+    asyncio.run(_serve(ServerDirectory(servers), listening, context))
+
+
+def main() -> int:
+    """Serves beside a home's server, which starts it, until SIGTERM; returns the exit code."""
+    parser = argparse.ArgumentParser(description="Runs the proxy of services of one home folder.")
+    parser.add_argument("--home", type=Path, required=True, help="home folder")
+    parser.add_argument("--socket", type=int, required=True, help="number of the open socket to serve on")
+    parser.add_argument("--servers", required=True, help="the server beside it")
+    words = parser.parse_args()
+    logging.basicConfig(format="%(message)s", stream=sys.stderr, level=logging.INFO)
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    OutputFile().start()
+    raise_open_files()
+    tune_for_serving()
+    try:
+        home = Home(words.home)
+        config = home.config()
+        context = None
+        if config.certificate:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(config.certificate, config.key)
+        directory = ServerDirectory(words.servers, home.certificate(config))
+        asyncio.run(_serve(directory, socket.socket(fileno=words.socket), context))
+    except MainspringError as error:
+        _log.critical("%s", error)
+        return error.exit_code
+    return 0
+
+
+async def _serve(directory: ServerDirectory, listening: socket.socket, context: ssl.SSLContext | None) -> None:
+    ended = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    proxy = ServiceProxy(directory, SystemClock().monotonic_s)
     await proxy.start(listening, ssl=context)
-    _log.info("proxy of services on %s:%d, for %s", host, proxy.port, servers)
+    _log.info("proxy of services on port %d", proxy.port)
     await ended.wait()
     await proxy.stop()
 
 
-def _is_near(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+if __name__ == "__main__":
+    sys.exit(main())

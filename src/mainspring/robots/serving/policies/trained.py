@@ -147,18 +147,25 @@ def prefix_weights(delay: int, horizon: int, count: int) -> FloatArray:
 
 
 def load_policy(
-    store: ObjectStore, job: JobId, step: int | None, *, tokenizer: Path | None, batch_max: int
+    store: ObjectStore,
+    job: JobId,
+    step: int | None,
+    *,
+    tokenizer: Path | None,
+    batch_max: int,
+    rest: Callable[[], object] | None = None,
 ) -> CheckpointPolicy:
     """Returns the policy of a job's checkpoint.
 
     Args:
         step: None for the newest that is whole.
+        rest: See `Checkpoint`; for one that is read while another serves.
 
     Raises:
         NotFound: There is none.
         InvalidInput: It is damaged, or holds no policy that acts.
     """
-    checkpoint = load(store, job, step, _SERVED)
+    checkpoint = load(store, job, step, _SERVED, rest=rest)
     policy = policy_from(checkpoint.state, checkpoint.arrays)
     return CheckpointPolicy(policy, name=f"{job}@{checkpoint.step}", tokenizer=tokenizer, batch_max=batch_max)
 

@@ -1,0 +1,1 @@
+"""Policies as they are served: functions, checkpoints, releases, and what LeRobot saved."""
