@@ -136,8 +136,10 @@ def version_panel(
     return Group(framed_facts, listed) if rows else framed_facts
 
 
-def episode_panel(row: data.EpisodeRow, features: data.Features) -> RenderableType:
-    """Returns one episode's facts."""
+def episode_panel(
+    row: data.EpisodeRow, features: data.Features, annotations: Sequence[data.Annotation] = ()
+) -> RenderableType:
+    """Returns one episode's facts, and what was said of it."""
     facts = {
         "source": row.source,
         "task": row.task,
@@ -149,9 +151,28 @@ def episode_panel(row: data.EpisodeRow, features: data.Features) -> RenderableTy
         **{column.name: _names(column.names) for column in features.columns},
         **{camera.name: f"camera, {camera.width}x{camera.height}" for camera in features.cameras},
         **{key: str(value) for key, value in sorted(row.metadata.items())},
+        "said": "\n".join(f"{_said_text(one)}  {one.author}, {_moment(one.made_ns)}" for one in annotations),
         "files": "\n".join(f"{raw.name} ({size_text(raw.blob.size_bytes)})" for raw in row.raw),
     }
     return framed(facts_grid({label: text for label, text in facts.items() if text}), f"episode {row.id}")
+
+
+def annotations_table(annotations: Sequence[data.Annotation]) -> Listing:
+    """Returns what was said of episodes."""
+    return Listing("EPISODE", "FROM", "TO", "SUCCESS", "~LABEL", "BY", "WHEN").add_rows(
+        (
+            one.episode[:12],
+            *((f"{edge / 1e9:.3f} s" for edge in one.span) if one.span else ("-", "-")),
+            *(_verdict(success=one.success), one.label, one.author, _moment(one.made_ns)),
+        )
+        for one in annotations
+    )
+
+
+def _said_text(one: data.Annotation) -> str:
+    verdict = {True: "success", False: "failure", None: ""}[one.success]
+    stretch = f"{one.span[0] / 1e9:.3f} s to {one.span[1] / 1e9:.3f} s" if one.span else ""
+    return ", ".join(filter(None, (verdict, one.label, stretch)))
 
 
 def proposal_look(proposal: data.Proposal | data.TableProposal) -> RenderableType:
