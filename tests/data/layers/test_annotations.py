@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,7 +39,7 @@ def version(store: ObjectStore, tmp_path: Path) -> Version:
     return version_of(store, record_many(tmp_path / "raw", 3))
 
 
-def said(made_ns: int, label: str = "", **more: object) -> Annotation:
+def said(made_ns: int, label: str = "", **more: Any) -> Annotation:
     return replace(Annotation(episode=EPISODE, author="ada", made_ns=made_ns, label=label or "x"), label=label, **more)
 
 
@@ -89,9 +90,9 @@ def test_withdrawals_take_back_what_was_said_before(
         {"begin_ns": 5},
     ],
 )
-def test_annotations_that_say_nothing_sensible_are_refused(wrong: dict[str, object]) -> None:
+def test_annotations_that_say_nothing_sensible_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput):
-        Annotation(**{"episode": EPISODE, "author": "ada", "made_ns": 1, "label": "x", **wrong})  # type: ignore[arg-type]
+        Annotation(**{"episode": EPISODE, "author": "ada", "made_ns": 1, "label": "x", **wrong})
 
 
 def test_acts_of_none_and_of_too_many_are_refused(store: ObjectStore) -> None:
