@@ -176,7 +176,7 @@ def test_triggers_hold_for_a_while_cool_down_and_are_limited(tmp_path: Path) -> 
         recorder.tell(at_ns, effort=50.0 if step % 20 < 15 else 0.0)
         recorder.tick(at_ns)
         fired.append(len(recorder.clips.all()))
-    assert [step for step in range(1, 400) if fired[step] > fired[step - 1]] == [11, 71, 131]
+    assert [step for step in range(1, 400) if fired[step] > fired[step - 1]] == [12, 72, 132]
     with pytest.raises(InvalidInput, match="effort"):
         recorder.tell(BASE, efort=1.0)
 

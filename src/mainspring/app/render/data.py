@@ -13,7 +13,7 @@ from rich.tree import Tree
 from mainspring import data  # Loads its names when they are used, so that other verbs start fast.
 from mainspring.app.render.tables import Listing, ago, facts_grid, framed, size_text
 from mainspring.app.sdk.data import SplitReport
-from mainspring.domain.answers import ArrivalView
+from mainspring.domain.answers import ArrivalView, ClipView
 
 REASONS_SHOWN = 20  # Of what was left out; the rest is counted here and listed by --json.
 EPISODES_SHOWN = 20
@@ -166,6 +166,21 @@ def annotations_table(annotations: Sequence[data.Annotation]) -> Listing:
             *(_verdict(success=one.success), one.label, one.author, _moment(one.made_ns)),
         )
         for one in annotations
+    )
+
+
+def clips_table(clips: Sequence[ClipView]) -> Listing:
+    """Returns clips that robots told of."""
+    return Listing(
+        "CLIP", "ROBOT", "RELEASE", "RING", "TRIGGER", "PRIORITY", "BEGUN", "TIME", "SIZE", "WHERE"
+    ).add_rows(
+        (
+            *(one.clip.id[:12], one.clip.robot, one.clip.release, one.clip.ring, ", ".join(one.clip.triggers)),
+            *(one.clip.priority.value, _moment(one.clip.begun_ns)),
+            f"{(one.clip.ended_ns - one.clip.begun_ns) / _NANOSECONDS:.1f} s",
+            *(size_text(one.clip.size_bytes), one.way.value),
+        )
+        for one in clips
     )
 
 

@@ -1,14 +1,15 @@
 """Clips: stretches of the ring that triggers asked for, each one MCAP file that says where it is from.
 
-`NAME.mcap` is a clip, whole; `NAME.json` what is known of it. What is written in part has another ending, and is
-removed at the next start: it is cut out of the ring again.
+`NAME.mcap` is a clip, whole; `NAME.json` what is known of it; `NAME.told` and `NAME.sent` what became of it. What is
+written in part has another ending, and is removed at the next start: it is cut out of the ring again.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, final
@@ -27,6 +28,7 @@ from mainspring.robots.logs.rules import LogRules
 ROBOT_TOPIC = "/mainspring/robot"  # What runs, what is asked, who holds it: said whenever it changes.
 INTERVENTIONS_MAX = 60  # In one clip's metadata, of which a reader keeps 64 entries; the rest joins the last one.
 _READ_BYTES = 1 << 20
+_TOLD, _SENT = "told", "sent"  # Empty files beside a clip.
 _DAY_NS = 86_400 * 1_000_000_000
 
 
@@ -88,7 +90,7 @@ class _Story:
 
 @final
 class Clips:
-    """The clips on a robot's disk. Used by one thread.
+    """The clips on a robot's disk. One process cuts them; another may send them meanwhile, and notes what it did.
 
     Args:
         folder: Their own; made when missing.
@@ -99,14 +101,41 @@ class Clips:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._rules = rules
-        for path in folder.iterdir():
-            if path.suffix in (".partial", ".new") or (path.suffix == ".mcap" and not self._facts(path.stem).exists()):
+        self._entries: dict[str, ClipEntry] = {}  # What was read once is not read again.
+
+    def tidy(self) -> None:
+        """Removes what a loss of power left in part: for who cuts clips, before the first."""
+        for path in self._folder.iterdir():
+            half = path.suffix in (".partial", ".new") or (
+                path.suffix == ".mcap" and not self._beside(path.name).exists()
+            )
+            if half or (path.suffix == ".json" and not path.with_suffix(".mcap").exists()):
                 path.unlink()
-        self._kept = {clip.entry.name: clip for clip in self._read()}
 
     def all(self) -> tuple[KeptClip, ...]:
         """Returns every clip, oldest first."""
-        return tuple(sorted(self._kept.values(), key=lambda clip: (clip.entry.begun_ns, clip.entry.name)))
+        names = {entry.name for entry in os.scandir(self._folder)}
+        found = []
+        for name in names:
+            stem = name.removesuffix(".mcap")
+            if name == stem or f"{stem}.json" not in names:
+                continue
+            if name not in self._entries:
+                with suppress(FileNotFoundError, InvalidMessage):  # Removed meanwhile, or damaged on the disk.
+                    self._entries[name] = decode(ClipEntry, self._beside(name).read_bytes())
+            if name in self._entries:
+                told, sent = (f"{stem}.{mark}" in names for mark in (_TOLD, _SENT))
+                found.append(KeptClip(entry=self._entries[name], told=told, sent=sent))
+        self._entries = {name: entry for name, entry in self._entries.items() if name in names}
+        return tuple(sorted(found, key=lambda clip: (clip.entry.begun_ns, clip.entry.name)))
+
+    def told(self, clip: KeptClip) -> None:
+        """Notes that the lab knows of a clip."""
+        self._beside(clip.entry.name, _TOLD).touch()
+
+    def sent(self, clip: KeptClip) -> None:
+        """Notes that the lab has a clip's bytes."""
+        self._beside(clip.entry.name, _SENT).touch()
 
     def path(self, clip: KeptClip) -> Path:
         """Returns where a clip lies."""
@@ -135,16 +164,10 @@ class Clips:
             return None
         self._make_room(partial.stat().st_size)
         entry = self._entry(name, partial, story, pending)
-        clip = KeptClip(entry=entry)
-        self._write(clip)
+        replace_file(self._beside(name), encode(entry))
         partial.replace(self._folder / name)
-        self._sync_names()
-        return clip
-
-    def note(self, clip: KeptClip) -> None:
-        """Keeps what became of a clip."""
-        if clip.entry.name in self._kept:
-            self._write(clip)
+        sync_folder(self._folder)
+        return KeptClip(entry=entry)
 
     def sweep(self, now_ns: int) -> None:
         """Removes clips that are older than they may be."""
@@ -200,32 +223,12 @@ class Clips:
             interventions=len(story.holds),
         )
 
-    def _write(self, clip: KeptClip) -> None:
-        replace_file(self._facts(clip.entry.name.removesuffix(".mcap")), encode(clip))
-        self._kept[clip.entry.name] = clip
-
     def _remove(self, clip: KeptClip) -> None:
-        self.path(clip).unlink(missing_ok=True)
-        self._facts(clip.entry.name.removesuffix(".mcap")).unlink(missing_ok=True)
-        self._kept.pop(clip.entry.name, None)
+        for kind in ("mcap", "json", _TOLD, _SENT):
+            self._beside(clip.entry.name, kind).unlink(missing_ok=True)
 
-    def _facts(self, stem: str) -> Path:
-        return self._folder / f"{stem}.json"
-
-    def _sync_names(self) -> None:
-        sync_folder(self._folder)
-
-    def _read(self) -> Iterator[KeptClip]:
-        for path in sorted(self._folder.glob("*.json")):
-            try:
-                clip = decode(KeptClip, path.read_bytes())
-            except InvalidMessage:
-                clip = None
-            if clip is not None and (self._folder / clip.entry.name).is_file():
-                yield clip
-            else:
-                path.unlink()
-                path.with_suffix(".mcap").unlink(missing_ok=True)
+    def _beside(self, name: str, kind: str = "json") -> Path:
+        return (self._folder / name).with_suffix(f".{kind}")
 
 
 def replace_file(path: Path, data: bytes) -> None:

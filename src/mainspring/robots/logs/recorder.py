@@ -58,6 +58,7 @@ class LogRecorder:
     def __init__(self, folder: Path, rules: LogRules, names: Mapping[str, Sequence[str]] | None = None) -> None:
         self.ring = Ring(folder / "ring", rules.ring_mib << 20, frozenset((ROBOT_TOPIC,)))
         self.clips = Clips(folder / "clips", rules)
+        self.clips.tidy()
         self._rules = rules
         self._names = {topic: names_of(names or {}, topic) for topic in (STATE_TOPIC, ACTION_TOPIC)}
         self._says = RobotSays()
