@@ -3,9 +3,9 @@
 Run as `python -m benchmarks.robots_logs [--quick]`. A server is started as people start one. Robots send their clips
 as `robots.logs` does, several at once; each connection is cut in the middle of a request three times, and what is there
 is gone on with. `lost` counts clips whose bytes are not all there at the end, by their hash. `ratio` is the processor
-time of both sides (the robots', with the hash by which a clip is named, and the server's) over that of reading the
-same files, CRC-32C, writing and syncing them, in one process. The program that reads what arrived into a dataset is not
-part of it; these clips are noise, which it refuses and keeps.
+time of both sides (the robots', with the hash by which a clip is named; the server's, less what its controller takes
+while nobody sends) over that of reading the same files, CRC-32C, writing and syncing them, in one process. The program
+that reads what arrived into a dataset is not part of it; these clips are noise, which it refuses and keeps.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ CLIP_BYTES = 10_000_000
 BREAKS = 3
 WAVE = 20  # Robots that send at once; as many clips are on the disk, and judged together.
 READ_BYTES = 1 << 20
+IDLE_LOOKED_S = 10.0  # Ten turns of the controller's loop.
 TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 DATASET = "noise"
 DAY_MIB = 1 << 20
@@ -147,24 +148,32 @@ def measured(folder: Path, count: int) -> dict[str, float]:
         record = lab.home.server()
         assert record is not None
         token, lost = lab.home.token(), 0
+        before_s = cpu_s(record.pid)
+        time.sleep(IDLE_LOOKED_S)
+        idle = (cpu_s(record.pid) - before_s) / IDLE_LOOKED_S
         ours: list[float] = []
         once: list[float] = []
         begun_s = time.perf_counter()
         for first in range(0, count, WAVE):
             numbers = range(first, min(first + WAVE, count))
             paths = [made(folder, number) for number in numbers]
-            before_s, server_s = time.process_time(), cpu_s(record.pid)
+            before_s, server_s, at_s = time.process_time(), cpu_s(record.pid), time.perf_counter()
             with ThreadPoolExecutor(WAVE) as robots:
                 url = record.url
                 ids = list(robots.map(lambda path, number, at=url: sent(at, token, path, number), paths, numbers))
             robots_s, server_s = time.process_time() - before_s, cpu_s(record.pid) - server_s
+            server_s -= idle * (time.perf_counter() - at_s)
             ours.append(robots_s + server_s)
             once.append(once_s(paths))
-            gone = [not arrived(lab.home.arrivals / DATASET, id, path.name) for id, path in zip(ids, paths, strict=True)]
+            gone = [
+                not arrived(lab.home.arrivals / DATASET, id, path.name) for id, path in zip(ids, paths, strict=True)
+            ]
             lost += sum(gone)
             for number in numbers:
                 shutil.rmtree(folder / f"robot-{number}")
-            print(f"clips {first + len(paths)}: robots {robots_s:.2f} s, server {server_s:.2f} s, once {once[-1]:.2f} s")
+            print(
+                f"clips {first + len(paths)}: robots {robots_s:.2f} s, server {server_s:.2f} s, once {once[-1]:.2f} s"
+            )
         wall_s = time.perf_counter() - begun_s
     finally:
         lab.down()

@@ -482,8 +482,5 @@ class Calls(LabCalls):
 
 
 ROUTES: tuple[Route[..., Any], ...] = tuple(
-    each
-    for kind in (*LabCalls.__bases__, LabCalls, Calls)
-    for each in vars(kind).values()
-    if isinstance(each, Route)
+    each for kind in (*LabCalls.__bases__, LabCalls, Calls) for each in vars(kind).values() if isinstance(each, Route)
 )
