@@ -40,7 +40,7 @@ from mainspring.robots.logs.sending import IDLE_S, Sender
 CLIPS, CLIPS_QUICK = 1_000, 40
 CLIP_BYTES = 10_000_000
 BREAKS = 3
-WAVE = 20  # Robots that send at once; as many clips are on the disk, and judged together.
+WAVE = 8  # Robots that send at once, by one token; as many clips are on the disk, and judged together.
 READ_BYTES = 1 << 20
 IDLE_LOOKED_S = 10.0  # Ten turns of the controller's loop.
 TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")

@@ -3,6 +3,8 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -289,3 +291,33 @@ def test_control_loops_hand_over_and_never_wait(tmp_path: Path) -> None:
     thread.close()
     assert thread.lost == 1
     assert len(LogRecorder(tmp_path, rules_of()).clips.all()) == 1
+
+
+def test_recording_two_cameras_stays_light(tmp_path: Path) -> None:
+    program = f"""
+import hashlib, sys
+from pathlib import Path
+from mainspring.robots.logs.recorder import LogRecorder
+from mainspring.robots.logs.rules import CameraRule, CameraUse, LogRules, TriggerRule
+failed = TriggerRule(when="failure", before_s=10.0, after_s=0.0)
+rules = LogRules(robot="a", dataset="a", ring_mib=64, cameras={{"hall": CameraRule(use=CameraUse.BLUR)}},
+    triggers={{"failed": failed}})
+recorder = LogRecorder(Path({str(tmp_path)!r}), rules)
+picture = Path({str(tmp_path / "picture.jpg")!r}).read_bytes()
+for step in range(450):
+    now = {BASE} + step * {SECOND} // 30
+    recorder.step(now, [0.1] * 14, [0.2] * 14)
+    recorder.picture("hall", now, picture)
+    recorder.picture("wrist", now, b"\\xff\\xd8" + hashlib.shake_128(b"%d" % step).digest(40_000))
+recorder.outcome(now + 1, success=False)
+recorder.close()
+assert not {{"numpy", "av", "pydantic", "httpx"}} & set(sys.modules)
+peak, = [line.split()[1] for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")]
+print(len(recorder.clips.all()), peak)
+"""
+    (tmp_path / "picture.jpg").write_bytes(jpeg(90, size=(640, 480)))
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    clips, peak_kib = map(int, done.stdout.split())
+    assert clips == 1
+    assert peak_kib <= 60 << 10
+    assert sum(path.stat().st_size for path in (tmp_path / "clips").glob("*.mcap")) > 300 * 40_000
