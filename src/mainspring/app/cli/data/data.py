@@ -19,7 +19,7 @@ import typer
 
 from mainspring import data  # Loads its names when they are used, so that other verbs start fast.
 from mainspring.app.cli.arguments import Json, LabContext
-from mainspring.app.cli.data import annotations, catalog, clips, export, layers
+from mainspring.app.cli.data import annotate, catalog, clips, export, layers
 from mainspring.app.cli.data import ingest as said
 from mainspring.app.cli.data.catalog import BRING_IN, LOOK, MAKE, Name
 from mainspring.app.render import data as look
@@ -351,7 +351,7 @@ def view_command(
 
 
 app.add_typer(catalog.app)  # Without a name: its verbs are verbs of this group.
-app.add_typer(annotations.app)
+app.add_typer(annotate.app)
 app.add_typer(clips.app)
 app.add_typer(layers.app)
 app.add_typer(export.app)
