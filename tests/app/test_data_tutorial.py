@@ -46,5 +46,11 @@ def test_commands_of_the_data_page_run_from_files_to_a_trained_policy(tmp_path: 
     errors = json.loads(told)
     assert errors["action_error"] < 0.8 * errors["action_error_hold_last_state"]
     assert (tmp_path / "episode.png").stat().st_size > 10_000
-    assert {version.dataset for version in lab.data.datasets()} == {"arm", "g1-bottle", "g1-lively", "g1-long"}
+    assert {version.dataset for version in lab.data.datasets()} == {
+        "arm",
+        "g1-bottle",
+        "g1-lively",
+        "g1-long",
+        "g1-slipped",
+    }
     assert {link.kind for link in lab.data.descendants("g1-long@1")} == {"run", "view"}

@@ -87,12 +87,12 @@ async def received(
         async for part in parts:
             held += part
             if len(held) >= PIECE_BYTES:
-                await to_thread.run_sync(arrivals.append, dataset, name, blob, offset, bytes(held))
+                await to_thread.run_sync(arrivals.append, dataset, name, blob, offset, held)
                 offset += len(held)
-                held.clear()
+                held = bytearray()  # Not emptied: whoever took it may look at it yet.
     except ClientDisconnect:  # Nobody reads the answer; what came is kept for the next request.
         pass
-    return await to_thread.run_sync(arrivals.append, dataset, name, blob, offset, bytes(held))
+    return await to_thread.run_sync(arrivals.append, dataset, name, blob, offset, held)
 
 
 def pictures(*, request: Request, caller: Caller, dataset: str, number: str, episode: str) -> Response:

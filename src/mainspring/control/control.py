@@ -29,6 +29,7 @@ from mainspring.control.service.steering.pausing import Pauses
 from mainspring.control.service.steering.profiling import Profiling
 from mainspring.control.service.steering.repeats import Repeats
 from mainspring.control.service.steering.restores import Restores
+from mainspring.control.service.stored.clips import Clips
 from mainspring.control.service.stored.datasets import Datasets
 from mainspring.control.service.stored.samples import Samples
 from mainspring.control.service.submits import Submits, array_of, view_new
@@ -166,6 +167,11 @@ class Control:
     def datasets(self) -> Datasets:
         """Returns what is known of the lab's data."""
         return Datasets(self._access.objects_url)
+
+    @property
+    def clips(self) -> Clips:
+        """Returns what is known of clips that robots have."""
+        return Clips(self._access.objects_url, self.people.did)
 
     @property
     def pauses(self) -> Pauses:

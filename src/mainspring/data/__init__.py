@@ -118,6 +118,14 @@ if TYPE_CHECKING:
     from mainspring.data.intake.staging.source import StagingOptions, opened_sources
     from mainspring.data.intake.units import Unit
     from mainspring.data.intake.watch import watch
+    from mainspring.data.layers.annotations import (
+        Annotation,
+        annotation_table,
+        annotations_of,
+        freeze_labels,
+        put_annotations,
+        stretch_of,
+    )
     from mainspring.data.layers.backfill import (
         BackfillProgress,
         BackfillReport,

@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import final
 
 from mainspring.app.base.client import Client
-from mainspring.domain.answers import ArrivalView, Standing
+from mainspring.domain.answers import ArrivalView, ClipCatalog, ClipEntry, ClipsAsked, Standing
 from mainspring.domain.errors import Conflict, Unavailable
 from mainspring.domain.ports import Backoff
 from mainspring.objects import Blob, reported
@@ -78,6 +79,26 @@ def settled(client: Client, path: Path, blob: Blob, dataset: str, *, timeout_s: 
             )
         time.sleep(LOOK_S)
     return view
+
+
+@final
+class ClientClips:
+    """A robot's clips on their way through a client: the port `ClipServer` of `robots.logs.sending`."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def tell(self, dataset: str, catalog: ClipCatalog) -> ClipsAsked:
+        """See `ClipServer.tell`."""
+        return self._client.tell_clips(dataset, catalog)
+
+    def look(self, dataset: str, clip: ClipEntry) -> ArrivalView:
+        """See `ClipServer.look`."""
+        return self._client.arrival(dataset, clip.name, id=clip.id, size=clip.size_bytes)
+
+    def send(self, dataset: str, clip: ClipEntry, offset: int, piece: bytes) -> ArrivalView:
+        """See `ClipServer.send`."""
+        return self._client.send(dataset, clip.name, iter((piece,)), id=clip.id, size=clip.size_bytes, offset=offset)
 
 
 def _bytes_from(path: Path, offset: int, tell: Callable[[int], None]) -> Iterator[bytes]:

@@ -13,7 +13,7 @@ from rich.tree import Tree
 from mainspring import data  # Loads its names when they are used, so that other verbs start fast.
 from mainspring.app.render.tables import Listing, ago, facts_grid, framed, size_text
 from mainspring.app.sdk.data import SplitReport
-from mainspring.domain.answers import ArrivalView
+from mainspring.domain.answers import ArrivalView, ClipView
 
 REASONS_SHOWN = 20  # Of what was left out; the rest is counted here and listed by --json.
 EPISODES_SHOWN = 20
@@ -136,8 +136,10 @@ def version_panel(
     return Group(framed_facts, listed) if rows else framed_facts
 
 
-def episode_panel(row: data.EpisodeRow, features: data.Features) -> RenderableType:
-    """Returns one episode's facts."""
+def episode_panel(
+    row: data.EpisodeRow, features: data.Features, annotations: Sequence[data.Annotation] = ()
+) -> RenderableType:
+    """Returns one episode's facts, and what was said of it."""
     facts = {
         "source": row.source,
         "task": row.task,
@@ -149,9 +151,43 @@ def episode_panel(row: data.EpisodeRow, features: data.Features) -> RenderableTy
         **{column.name: _names(column.names) for column in features.columns},
         **{camera.name: f"camera, {camera.width}x{camera.height}" for camera in features.cameras},
         **{key: str(value) for key, value in sorted(row.metadata.items())},
+        "said": "\n".join(f"{_said_text(one)}  {one.author}, {_moment(one.made_ns)}" for one in annotations),
         "files": "\n".join(f"{raw.name} ({size_text(raw.blob.size_bytes)})" for raw in row.raw),
     }
     return framed(facts_grid({label: text for label, text in facts.items() if text}), f"episode {row.id}")
+
+
+def annotations_table(annotations: Sequence[data.Annotation]) -> Listing:
+    """Returns what was said of episodes."""
+    return Listing("EPISODE", "FROM", "TO", "SUCCESS", "~LABEL", "BY", "WHEN").add_rows(
+        (
+            one.episode[:12],
+            *((f"{edge / 1e9:.3f} s" for edge in one.span) if one.span else ("-", "-")),
+            *(_verdict(success=one.success), one.label, one.author, _moment(one.made_ns)),
+        )
+        for one in annotations
+    )
+
+
+def clips_table(clips: Sequence[ClipView]) -> Listing:
+    """Returns clips that robots told of."""
+    return Listing(
+        "CLIP", "ROBOT", "RELEASE", "RING", "TRIGGER", "PRIORITY", "BEGUN", "TIME", "SIZE", "WHERE"
+    ).add_rows(
+        (
+            *(one.clip.id[:12], one.clip.robot, one.clip.release, one.clip.ring, ", ".join(one.clip.triggers)),
+            *(one.clip.priority.value, _moment(one.clip.begun_ns)),
+            f"{(one.clip.ended_ns - one.clip.begun_ns) / _NANOSECONDS:.1f} s",
+            *(size_text(one.clip.size_bytes), one.way.value),
+        )
+        for one in clips
+    )
+
+
+def _said_text(one: data.Annotation) -> str:
+    verdict = {True: "success", False: "failure", None: ""}[one.success]
+    stretch = f"{one.span[0] / 1e9:.3f} s to {one.span[1] / 1e9:.3f} s" if one.span else ""
+    return ", ".join(filter(None, (verdict, one.label, stretch)))
 
 
 def proposal_look(proposal: data.Proposal | data.TableProposal) -> RenderableType:

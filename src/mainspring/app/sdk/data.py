@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from getpass import getuser
 from pathlib import Path
 from typing import Any, final
 
 from mainspring import data  # Loads its names when they are used, so that other verbs start fast.
-from mainspring.app.sdk.export import ExportVerbs
+from mainspring.app.sdk.annotations import AnnotationVerbs, me
 from mainspring.domain.codec import from_plain
 from mainspring.domain.errors import InvalidInput, NotFound
 from mainspring.objects import check_clock
@@ -30,7 +29,7 @@ class SplitReport:
 
 
 @final
-class DataVerbs(ExportVerbs):
+class DataVerbs(AnnotationVerbs):
     """What can be done with a lab's data. A NAME is a dataset, for its newest version, or one version, "pick@3".
 
     Args:
@@ -117,13 +116,18 @@ class DataVerbs(ExportVerbs):
 
         Args:
             name: NAME to choose from.
-            where: SQL over what is known of an episode, and over the facts of layers.
+            where: SQL over what is known of an episode, over what was said of it (`annotation.success`, `.labels`), and
+                over the facts of layers.
             dataset: Dataset that the result is a version of.
             layers: Ids, or their beginnings, of layers whose facts are asked for by their producer's name.
         """
+        version = self.version(name)
         specs = [data.find_layer(self.store, id) for id in layers]
         joined = {spec.producer: data.facts_table(self.store, spec.id) for spec in specs}
-        return data.select(self.store, self.version(name), where, dataset=dataset, joined=joined)
+        if self.joined in where and self.joined not in joined:
+            ids = data.episode_table(self.store, version, ["id"])["id"].to_pylist()
+            joined[self.joined] = data.annotation_table(self.store, ids)
+        return data.select(self.store, version, where, dataset=dataset, joined=joined)
 
     def merge(self, names: Sequence[str], dataset: str) -> data.Version:
         """Returns the version that holds the episodes of several, each once; judged as `ingest` does.
@@ -222,7 +226,7 @@ class DataVerbs(ExportVerbs):
             reason: Why.
             owner: Who; you, when left out.
         """
-        return data.pin(self.store, name, owner=owner or _me(), reason=reason)
+        return data.pin(self.store, name, owner=owner or me(), reason=reason)
 
     def unpin(self, name: str, *, owner: str = "") -> data.Version:
         """Takes a pin off a version, which it returns.
@@ -232,7 +236,7 @@ class DataVerbs(ExportVerbs):
             owner: Whose; yours, when left out.
         """
         version = self.version(name)
-        data.unpin(self.store, version.name, owner=owner or _me())
+        data.unpin(self.store, version.name, owner=owner or me())
         return version
 
     def delete(self, name: str, *, reason: str, by: str = "") -> data.Version:
@@ -246,7 +250,7 @@ class DataVerbs(ExportVerbs):
         Raises:
             Conflict: A pin or a mixture keeps it.
         """
-        return data.delete(self.store, name, clock=self._clock, by=by or _me(), reason=reason)
+        return data.delete(self.store, name, clock=self._clock, by=by or me(), reason=reason)
 
     def restore(self, name: str) -> data.Version:
         """Returns a deleted version to the living.
@@ -335,12 +339,3 @@ def _parts(version: data.Version) -> Iterator[data.Version]:
 
 def _rows_of(table: Any) -> tuple[data.EpisodeRow, ...]:
     return tuple(from_plain(data.EpisodeRow, row) for row in table.to_pylist(maps_as_pydicts="strict"))
-
-
-def _me() -> str:
-    """Returns the caller's name at this machine, as a name."""
-    try:
-        name = getuser()
-    except (OSError, KeyError):
-        name = ""
-    return re.sub(r"[^a-z0-9._-]", "-", name.lower()).strip("._-") or "somebody"

@@ -9,6 +9,7 @@ program's work (`programs.take_in`), so that no recording can harm the controlle
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -46,7 +47,7 @@ class Inboxes:
         self.arrived = Event()  # Set whenever there may be something to read.
         self.arrived.set()
         self._claiming = Lock()
-        self._claims: dict[Path, RecordingClaim] = {}
+        self._claims: dict[str, RecordingClaim] = {}
 
     def view(self, dataset: str, name: str, blob: Blob) -> ArrivalView:
         """See `control.api_arrivals.Arrivals`."""
@@ -90,9 +91,12 @@ class Inboxes:
     def _all_claims(self) -> Sequence[RecordingClaim]:
         """Returns every claim; a file that was read once is not read again."""
         before, self._claims = self._claims, {}
-        for path in sorted(self.folder.glob(f"*/{SENDERS}/*.json")):
-            with suppress(FileNotFoundError):  # Taken in meanwhile.
-                self._claims[path] = before.get(path) or decode(RecordingClaim, path.read_bytes())
+        folders = sorted(entry.path for entry in os.scandir(self.folder)) if self.folder.is_dir() else ()
+        for folder in folders:
+            with suppress(FileNotFoundError, NotADirectoryError), os.scandir(f"{folder}/{SENDERS}") as entries:
+                for path in (entry.path for entry in entries if entry.name.endswith(".json")):
+                    with suppress(FileNotFoundError):  # Taken in meanwhile.
+                        self._claims[path] = before.get(path) or decode(RecordingClaim, Path(path).read_bytes())
         return tuple(self._claims.values())
 
     def append(self, dataset: str, name: str, blob: Blob, offset: int, body: Data) -> ArrivalView:

@@ -26,6 +26,7 @@ from mainspring.data.catalog.versions import episode_table, prepare
 from mainspring.data.catalog.versions import publish as publish_plainly
 from mainspring.data.features import Features
 from mainspring.data.intake.batch import Batch
+from mainspring.data.intake.interventions import label_interventions
 from mainspring.data.intake.journal import Journal, Keys, hash_of, keys_from
 from mainspring.data.intake.judge import UnitVerdict, content_of, judged
 from mainspring.data.intake.logs.recipe import Recipe
@@ -338,7 +339,9 @@ def _frozen(
     publish: Callable[[VersionCandidate], Version],
     origin: Origin,
 ) -> Version:
-    return publish(prepare(store, dataset, pa.concat_tables(tables), features, origin))
+    episodes = pa.concat_tables(tables)
+    label_interventions(store, episodes)  # Before anybody can ask for them.
+    return publish(prepare(store, dataset, episodes, features, origin))
 
 
 def _most_common(lines: pa.Table) -> str:

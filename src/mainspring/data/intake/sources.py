@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mainspring.data.episode import Recording, SourceFile, Unreadable
+from mainspring.data.intake.logs.clip import ClipRecording
 from mainspring.data.intake.logs.recipe import MappingRecipe, Recipe
 from mainspring.data.intake.staging.archive import archive_suffix
 from mainspring.data.intake.staging.port import LOCAL, Staging
@@ -214,7 +215,7 @@ def _units_at(path: Path, name: str, how: _How) -> Iterator[Unit]:
         elif suffix == ".mcap":
             yield EpisodeUnit(
                 name=name,
-                recording=McapRecording(name=name, path=path, parse_bytes=parse_bytes),
+                recording=ClipRecording(McapRecording(name=name, path=path, parse_bytes=parse_bytes)),
                 files=files,
                 movable=path,
             )

@@ -9,6 +9,15 @@ from mainspring.lazy import names_of
 
 if TYPE_CHECKING:
     from mainspring.domain.answers.arrivals import ArrivalView, RecordingClaim, Standing
+    from mainspring.domain.answers.clips import (
+        CLIPS_LISTED_MAX,
+        CLIPS_TOLD_MAX,
+        ClipCatalog,
+        ClipEntry,
+        ClipsAsked,
+        ClipView,
+        ClipWay,
+    )
     from mainspring.domain.answers.clusters import (
         NODE_USES,
         ClusterGlance,

@@ -17,6 +17,7 @@ from mainspring.domain.codec import WHOLE_MAX
 from mainspring.domain.goodput import Goodput
 from mainspring.domain.ids import ClusterName, TeamName
 from mainspring.domain.life import JobState
+from mainspring.domain.routes.clips import ClipCalls
 from mainspring.domain.routes.datasets import DatasetCalls
 from mainspring.domain.routes.evaluations import EvaluationCalls
 from mainspring.domain.routes.nodes import LIST_MAX as LIST_MAX
@@ -39,7 +40,7 @@ Stream = Iterator[bytes]  # A body of any length.
 _JOBS = Right.READ_JOBS
 
 
-class LabCalls(NodeCalls, EvaluationCalls, SampleCalls, DatasetCalls, ServiceCalls, ReleaseCalls):
+class LabCalls(NodeCalls, EvaluationCalls, SampleCalls, DatasetCalls, ClipCalls, ServiceCalls, ReleaseCalls):
     """What people ask, and the SDK offers as it is. JOB is a job's id, or a name: of several the newest."""
 
     @route("GET", "/jobs", may=_JOBS, handler="jobs", operation="list_jobs")
@@ -481,8 +482,5 @@ class Calls(LabCalls):
 
 
 ROUTES: tuple[Route[..., Any], ...] = tuple(
-    each
-    for kind in (NodeCalls, EvaluationCalls, SampleCalls, DatasetCalls, ServiceCalls, ReleaseCalls, LabCalls, Calls)
-    for each in vars(kind).values()
-    if isinstance(each, Route)
+    each for kind in (*LabCalls.__bases__, LabCalls, Calls) for each in vars(kind).values() if isinstance(each, Route)
 )

@@ -38,6 +38,9 @@ def select(
 
     Facts of a layer go by the name of its producer: --layer 4ac159 --where "motion.top > 0.1".
 
+    What was said of it is annotation.success, .labels, .authors, .spans and .made_s:
+    --where "list_contains(annotation.labels, 'slipped')".
+
     Example: ms data select pick --where "success and metadata['site'] = 'lab'" --as pick-good
     """
     version = context.obj.data.select(name, where, into, layers=layer or ())

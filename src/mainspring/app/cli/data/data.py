@@ -19,7 +19,7 @@ import typer
 
 from mainspring import data  # Loads its names when they are used, so that other verbs start fast.
 from mainspring.app.cli.arguments import Json, LabContext
-from mainspring.app.cli.data import catalog, export, layers
+from mainspring.app.cli.data import annotate, catalog, clips, export, layers
 from mainspring.app.cli.data import ingest as said
 from mainspring.app.cli.data.catalog import BRING_IN, LOOK, MAKE, Name
 from mainspring.app.render import data as look
@@ -273,7 +273,9 @@ def show_command(
         row = lab.data.sheet(version.name, episode, png) if png else lab.data.episode(version.name, episode)
         if png:
             ERRORS.print(f"Drew {png}")
-        show(row, as_json=as_json, look=lambda: look.episode_panel(row, version.features))
+        said = lab.data.annotations(version.name, row.id)
+        facts = {**to_plain(row), "annotations": to_plain(said)}
+        show(facts, as_json=as_json, look=lambda: look.episode_panel(row, version.features, said))
         return
     rows = lab.data.episodes(version.name, limit=episodes)
     fresh, pins = data.freshness(lab.data.store, version), data.pins(lab.data.store, version.name)
@@ -349,5 +351,7 @@ def view_command(
 
 
 app.add_typer(catalog.app)  # Without a name: its verbs are verbs of this group.
+app.add_typer(annotate.app)
+app.add_typer(clips.app)
 app.add_typer(layers.app)
 app.add_typer(export.app)

@@ -1,0 +1,161 @@
+"""Clips that robots told the lab of, before their bytes come: kept in the object store, asked for by people.
+
+`clips/<dataset>/<robot>/<time>-<id>.json` is a clip as its robot tells it; `clips_asked/<robot>/<id>` says that
+somebody wants its bytes. Both are put there once, so any number of servers, and tries, come to the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from typing import final
+
+from mainspring.control.store.tokens import LAB_ITSELF, Caller
+from mainspring.domain.answers import (
+    CLIPS_LISTED_MAX,
+    CLIPS_TOLD_MAX,
+    ClipCatalog,
+    ClipEntry,
+    ClipsAsked,
+    ClipView,
+    ClipWay,
+)
+from mainspring.domain.codec import decode, encode, message
+from mainspring.domain.errors import InvalidInput, NotFound
+from mainspring.domain.ids import checked_name
+from mainspring.objects import Blob, ObjectStore, open_store
+
+REQUESTS_AT_ONCE = 16
+TEXT_LENGTH_MAX = 300
+TRIGGERS_MAX = 64
+SIZE_BYTES_MAX = 256 << 30  # As of any recording that is sent.
+PREFIX_MIN = 6  # Letters of an id that name one clip among a million, nearly always.
+_ID = re.compile(r"[0-9a-f]{64}")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,110}\.mcap")
+_KEY = re.compile(r"clips/([^/]+)/([^/]+)/(\d{20})-([0-9a-f]{64})\.json")
+_open = lru_cache(maxsize=4)(open_store)
+
+
+@message("ClipKept")
+class ClipKept:
+    """A clip as a robot told it, and who sent that."""
+
+    clip: ClipEntry
+    sender: str
+
+
+@final
+class Clips:
+    """What the lab knows of clips. Used by many threads.
+
+    Args:
+        objects_url: Where it is kept.
+        did: Notes what somebody did.
+    """
+
+    def __init__(self, objects_url: str, did: Callable[[Caller, str, str], None]) -> None:
+        self._objects_url = objects_url
+        self._did = did
+
+    def tell(self, dataset: str, told: ClipCatalog, caller: Caller = LAB_ITSELF) -> ClipsAsked:
+        """Keeps what a robot tells of its clips, and returns which of them somebody asked for.
+
+        Raises:
+            InvalidInput: A clip cannot be one, or there are too many.
+        """
+        checked_name(dataset, "dataset")
+        if len(told.clips) > CLIPS_TOLD_MAX:
+            raise InvalidInput("hear of clips", got=f"{len(told.clips)}", wanted=f"at most {CLIPS_TOLD_MAX} at once")
+        for clip in told.clips:
+            _check(clip)
+        store = self._store
+
+        def keep(clip: ClipEntry) -> None:
+            key = f"clips/{dataset}/{clip.robot}/{clip.begun_ns:020d}-{clip.id}.json"
+            store.put_if_absent(key, encode(ClipKept(clip=clip, sender=str(caller)[:TEXT_LENGTH_MAX])))
+
+        with ThreadPoolExecutor(REQUESTS_AT_ONCE, "clips") as pool:
+            list(pool.map(keep, told.clips))
+        asked: set[str] = set()
+        for robot in sorted({clip.robot for clip in told.clips}):
+            asked |= {seen.key.rpartition("/")[2] for seen in store.list(f"clips_asked/{robot}")}
+        return ClipsAsked(ids=tuple(clip.id for clip in told.clips if clip.id in asked))
+
+    def every(
+        self, caller: Caller = LAB_ITSELF, *, dataset: str | None = None, robot: str | None = None, limit: int = 50
+    ) -> tuple[ClipView, ...]:
+        """Returns clips, newest first.
+
+        Args:
+            dataset: Only those for this dataset.
+            robot: Only this robot's.
+            limit: At most so many.
+        """
+        store = self._store
+        found = self._keys(dataset, robot)[-min(limit, CLIPS_LISTED_MAX) :]
+        asked = {seen.key.rpartition("/")[2] for seen in store.list("clips_asked")}
+
+        def view(key: str) -> ClipView:
+            kept = decode(ClipKept, store.get(key))
+            here = store.size(Blob(id=kept.clip.id, size_bytes=kept.clip.size_bytes).key) is not None
+            coming = kept.clip.send or kept.clip.id in asked
+            way = ClipWay.HERE if here else ClipWay.COMING if coming else ClipWay.ROBOT
+            return ClipView(dataset=key.split("/")[1], clip=kept.clip, way=way, sender=kept.sender)
+
+        with ThreadPoolExecutor(REQUESTS_AT_ONCE, "clips") as pool:
+            return tuple(pool.map(view, reversed(found)))
+
+    def ask(self, wanted: ClipsAsked, caller: Caller = LAB_ITSELF) -> ClipsAsked:
+        """Has robots send the bytes of clips the next time they look, and returns the clips' whole ids.
+
+        Args:
+            wanted: Their ids, or how these begin.
+
+        Raises:
+            NotFound: There is no such clip, or several.
+            InvalidInput: An id cannot be one, or there are too many.
+        """
+        if not 0 < len(wanted.ids) <= CLIPS_TOLD_MAX:
+            raise InvalidInput("ask for clips", got=f"{len(wanted.ids)}", wanted=f"1 to {CLIPS_TOLD_MAX}")
+        known = {key.rpartition("-")[2].removesuffix(".json"): key.split("/")[2] for key in self._keys(None, None)}
+        found = []
+        for id in wanted.ids:
+            if not re.fullmatch(rf"[0-9a-f]{{{PREFIX_MIN},64}}", id):
+                raise InvalidInput("ask for clips", got=repr(id[:80]), wanted=f"an id, or {PREFIX_MIN} letters of it")
+            meant = [one for one in known if one.startswith(id)]
+            if len(meant) != 1:
+                got = f"{len(meant)} that begin so"
+                raise NotFound("find a clip", on=id, got=got, wanted="one", next_step="ms data clips")
+            found += meant
+        for id in found:
+            self._store.put_if_absent(f"clips_asked/{known[id]}/{id}", b"")
+            self._did(caller, "ask for a clip", id)
+        return ClipsAsked(ids=tuple(found))
+
+    def _keys(self, dataset: str | None, robot: str | None) -> Sequence[str]:
+        """Returns the keys of clips, oldest first."""
+        keys = [seen.key for seen in self._store.list("clips" if dataset is None else f"clips/{dataset}")]
+        told = [match for key in keys if (match := _KEY.fullmatch(key)) and robot in (None, match[2])]
+        return [match[0] for match in sorted(told, key=lambda match: (match[3], match[4]))]
+
+    @property
+    def _store(self) -> ObjectStore:
+        return _open(self._objects_url)
+
+
+def _check(clip: ClipEntry) -> None:
+    checked_name(clip.robot, "robot")
+    texts = (*clip.triggers, clip.release, clip.ring, clip.task)
+    checks = {
+        "id: 64 letters of 0-9 and a-f": _ID.fullmatch(clip.id),
+        "name: a plain file name ending in .mcap": _NAME.fullmatch(clip.name),
+        f"size_bytes: 1 to {SIZE_BYTES_MAX}": 0 < clip.size_bytes <= SIZE_BYTES_MAX,
+        "times: since 1970, in order": 0 <= clip.begun_ns <= clip.ended_ns < 1 << 63,
+        f"triggers: at most {TRIGGERS_MAX}": len(clip.triggers) <= TRIGGERS_MAX,
+        f"texts: at most {TEXT_LENGTH_MAX} letters": all(len(text) <= TEXT_LENGTH_MAX for text in texts),
+        "interventions: 0 or more": clip.interventions >= 0,
+    }
+    if broken := [wanted for wanted, holds in checks.items() if not holds]:
+        raise InvalidInput("hear of a clip", on=clip.name[:80], wanted="; ".join(broken))
