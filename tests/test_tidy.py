@@ -110,7 +110,7 @@ def test_classes_that_are_no_values_stay_small() -> None:
         for found in _classes(tree):
             if any(re.search(r"\b(dataclass|message)\b", ast.unparse(word)) for word in found.decorator_list):
                 continue
-            own = {node.attr for node in ast.walk(found) if _is_own(node)}
+            own = {name for node in ast.walk(found) if (name := _set_on_self(node))}
             made = [node.args for node in found.body if isinstance(node, ast.FunctionDef) and node.name == "__init__"]
             arguments = sum(len([*each.posonlyargs, *each.args, *each.kwonlyargs]) - 1 for each in made)
             if len(own) > ATTRIBUTES_MAX or arguments > ARGUMENTS_MAX:
@@ -118,10 +118,11 @@ def test_classes_that_are_no_values_stay_small() -> None:
     assert not large
 
 
-def _is_own(node: ast.AST) -> bool:
-    """Returns whether something is set on `self`."""
-    stored = isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
-    return stored and isinstance(node.value, ast.Name) and node.value.id == "self"
+def _set_on_self(node: ast.AST) -> str:
+    """Returns what is set on `self`, "" for anything else."""
+    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and isinstance(node.value, ast.Name):
+        return node.attr if node.value.id == "self" else ""
+    return ""
 
 
 def test_public_class_names_mean_one_thing_where_they_are_met() -> None:

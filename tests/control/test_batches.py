@@ -103,12 +103,12 @@ def test_jobs_are_passed_on_to_the_loop_as_the_store_has_them(world: World) -> N
     several = [Submit(spec=world.spec(name), key=name, count=3 if name == "b" else 1) for name in "abc"]
     made = [one.id for one in submits.submit(several, ADMIN)]
     made += [one.id for one in submits.submit([*several, Submit(spec=world.spec("d"))], ADMIN)][3:]
-    fresh = submits.fresh.take(made)
+    fresh = submits.fresh.jobs.take(made)
     with control.store.read() as connection:
         stored = jobs_by_id(connection, made)
     assert [fresh[job].record for job in made] == [None if stored[job].array else stored[job] for job in made]
     assert [fresh[job].spec.name for job in made] == list("abcd")
-    assert not submits.fresh.take(made)
+    assert not submits.fresh.jobs.take(made)
 
 
 def test_jobs_stopped_before_the_loop_has_seen_them_are_not_planned(world: World) -> None:
