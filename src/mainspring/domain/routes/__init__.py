@@ -22,6 +22,7 @@ from mainspring.domain.routes.evaluations import EvaluationCalls
 from mainspring.domain.routes.nodes import LIST_MAX as LIST_MAX
 from mainspring.domain.routes.nodes import Limit, Named, NodeCalls
 from mainspring.domain.routes.releases import ReleaseCalls
+from mainspring.domain.routes.robots import DeviceCalls, RobotCalls
 from mainspring.domain.routes.routing import KEY_HEADER as KEY_HEADER
 from mainspring.domain.routes.routing import Answer as Answer
 from mainspring.domain.routes.routing import P as P
@@ -39,7 +40,7 @@ Stream = Iterator[bytes]  # A body of any length.
 _JOBS = Right.READ_JOBS
 
 
-class LabCalls(NodeCalls, EvaluationCalls, SampleCalls, DatasetCalls, ServiceCalls, ReleaseCalls):
+class LabCalls(NodeCalls, EvaluationCalls, SampleCalls, DatasetCalls, ServiceCalls, ReleaseCalls, RobotCalls):
     """What people ask, and the SDK offers as it is. JOB is a job's id, or a name: of several the newest."""
 
     @route("GET", "/jobs", may=_JOBS, handler="jobs", operation="list_jobs")
@@ -360,7 +361,7 @@ class LabCalls(NodeCalls, EvaluationCalls, SampleCalls, DatasetCalls, ServiceCal
         """Lists who is kept out of the teams that the caller administers, in order of name."""
 
 
-class Calls(LabCalls):
+class Calls(LabCalls, DeviceCalls):
     """Every call: those of people, those the SDK makes more of, and those of agents."""
 
     @route("GET", "/health", anybody=True)
@@ -482,7 +483,7 @@ class Calls(LabCalls):
 
 ROUTES: tuple[Route[..., Any], ...] = tuple(
     each
-    for kind in (NodeCalls, EvaluationCalls, SampleCalls, DatasetCalls, ServiceCalls, ReleaseCalls, LabCalls, Calls)
+    for kind in (*LabCalls.__bases__, LabCalls, DeviceCalls, Calls)
     for each in vars(kind).values()
     if isinstance(each, Route)
 )
