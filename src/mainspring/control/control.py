@@ -26,6 +26,7 @@ from mainspring.control.service.retention.sweeping import Keeping
 from mainspring.control.service.robots.devices import Devices
 from mainspring.control.service.robots.digests import Digests
 from mainspring.control.service.robots.enrolling import Robots
+from mainspring.control.service.robots.rollouts import Rollouts
 from mainspring.control.service.serving.services import Services
 from mainspring.control.service.steering.jobs import Steering
 from mainspring.control.service.steering.pausing import Pauses
@@ -199,6 +200,11 @@ class Control:
     def robots(self) -> Robots:
         """Returns what may be said of robots."""
         return Robots(self.store, self.clock, self.dice, self.releases)
+
+    @property
+    def rollouts(self) -> Rollouts:
+        """Returns what may be said of rollouts."""
+        return Rollouts(self.store, self.clock, self.releases)
 
     @property
     def digests(self) -> Digests:

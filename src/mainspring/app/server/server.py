@@ -28,6 +28,7 @@ from mainspring.app.server.engines import Engines
 from mainspring.app.server.leading.evaluations import evaluation_thread
 from mainspring.app.server.leading.notices import notice_thread
 from mainspring.app.server.leading.repairs import repair_thread
+from mainspring.app.server.leading.rollouts import rollout_thread
 from mainspring.app.server.output import OutputFile
 from mainspring.app.server.store_grants import agents_environment, grants_of
 from mainspring.app.server.telemetry.logs import start_log
@@ -138,14 +139,15 @@ def serve(
     notices = notice_thread(control, server, config.notices)
     evaluations = evaluation_thread(control, server)
     repairs = repair_thread(control, server, config.health)
+    rollouts = rollout_thread(control, server)
     traces = TraceThread(control, server, config.traces, instance=url_of(listener, config))
     tune_for_serving()
-    for part in (server, reader, notices, evaluations, repairs, traces):
+    for part in (server, reader, notices, evaluations, repairs, rollouts, traces):
         part.start()
     try:
         server.wait()
     finally:
-        for part in (evaluations, notices, repairs, traces, server, reader):
+        for part in (evaluations, notices, repairs, rollouts, traces, server, reader):
             part.stop()
         engines.close()
         control.store.close()

@@ -131,6 +131,14 @@ if TYPE_CHECKING:
         RobotToken,
         RobotView,
     )
+    from mainspring.domain.answers.policies.rollouts import (
+        NewRollout,
+        RolloutEvent,
+        RolloutRules,
+        RolloutState,
+        RolloutView,
+        RolloutWord,
+    )
     from mainspring.domain.answers.policies.services import (
         SERVICE_REPLICAS_MAX,
         SERVICES_MAX,

@@ -72,6 +72,42 @@ class RobotCalls:
             limit: At most so many.
         """
 
+    @route("GET", "/rollouts", may=_SEE, handler="rollouts.ls", operation="list_rollouts")
+    def rollouts(self, *, limit: Limit = 50) -> tuple[answers.RolloutView, ...]:
+        """Lists rollouts, newest first, without their events.
+
+        Args:
+            limit: At most so many.
+        """
+
+    @route("GET", "/rollouts/{rollout}", may=_SEE, handler="rollouts.show", operation="show_rollout")
+    def rollout(self, rollout: str) -> answers.RolloutView:
+        """Shows one rollout, by its number, and what became of it last."""
+
+    @route("POST", "/rollouts", may=Right.ROLL_OUT, handler="rollouts.start", patient=True)
+    def start_rollout(self, body: answers.NewRollout) -> answers.RolloutView:
+        """Begins to roll a release out, ring after ring."""
+
+    @route("POST", "/rollouts/{rollout}/pause", may=Right.ROLL_OUT, handler="rollouts.pause")
+    def pause_rollout(self, rollout: str, body: answers.RolloutWord) -> answers.RolloutView:
+        """Lets no robot of a rollout begin until it is resumed."""
+
+    @route("POST", "/rollouts/{rollout}/resume", may=Right.ROLL_OUT, handler="rollouts.resume")
+    def resume_rollout(self, rollout: str, body: answers.RolloutWord) -> answers.RolloutView:
+        """Lets a paused rollout go on."""
+
+    @route("POST", "/rollouts/{rollout}/abort", may=Right.ROLL_OUT, handler="rollouts.abort")
+    def abort_rollout(self, rollout: str, body: answers.RolloutWord) -> answers.RolloutView:
+        """Ends a rollout where it is: robots keep what they run."""
+
+    @route("POST", "/rollouts/{rollout}/rollback", may=Right.ROLL_OUT, handler="rollouts.roll_back")
+    def take_back_rollout(self, rollout: str, body: answers.RolloutWord) -> answers.RolloutView:
+        """Has every robot of a rollout run again what it ran before."""
+
+    @route("POST", "/rollouts/{rollout}/approve", may=Right.ROLL_OUT, handler="rollouts.approve")
+    def approve_rollout(self, rollout: str, body: answers.RolloutWord) -> answers.RolloutView:
+        """Says yes to the ring that is open: it passes after the stated hours, whatever was counted."""
+
 
 class DeviceCalls:
     """What robots call. Documents of DDI are hawkBit's own: see its specification."""
