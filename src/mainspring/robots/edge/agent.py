@@ -32,7 +32,8 @@ from mainspring.robots.edge.trust import SignedFile
 
 PIECE_BYTES = 1 << 20  # Fetched at a time: a robot on a thin line loses little of it.
 RESERVE_BYTES = 64 << 20  # Left free for journals, and for whoever else writes to the disk.
-_JOURNAL, _TRUST, _WANTED = "journal.json", "trust.json", "wanted.json"
+JOURNAL = "journal.json"
+_TRUST, _WANTED = "trust.json", "wanted.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,7 +243,7 @@ class EdgeAgent:
 
     def _enter(self, journal: Journal) -> None:
         if journal != self.journal:
-            self._replace(_JOURNAL, encode(journal))
+            self._replace(JOURNAL, encode(journal))
             self.journal = journal
 
     def _replace(self, name: str, data: bytes) -> None:
@@ -261,7 +262,7 @@ class EdgeAgent:
 
     def _read_journal(self) -> Journal:
         """Returns the journal; where it cannot be read, one of the slots that are whole."""
-        data = self._disk.read(_JOURNAL)
+        data = self._disk.read(JOURNAL)
         try:
             return decode(Journal, data) if data is not None else Journal()
         except InvalidMessage:
