@@ -97,7 +97,7 @@ class Rollouts:
             team = view.release.content.team
             caller.require(connection, Right.ROLL_OUT, team)
             require_published(view)
-            fleet = [robot for robot in _active(connection) if has_label(robot.labels, asked.where or None)]
+            fleet = [robot for robot in active_robots(connection) if has_label(robot.labels, asked.where or None)]
             rings = planned_rings(asked.rings, fleet, release)
             named = {robot for ring in rings for robot in ring.robots}
             chosen = [robot for robot in fleet if robot.name in named]
@@ -310,7 +310,8 @@ def _folded(connection: sa.Connection, row: sa.Row[tuple[object, ...]]) -> Rollo
     return folded(_plan(row), (event for _, event in events_of(connection, row.number)))
 
 
-def _active(connection: sa.Connection) -> Sequence[RobotRecord]:
+def active_robots(connection: sa.Connection) -> Sequence[RobotRecord]:
+    """Returns robots that may call, in order of name."""
     active = robots.c.state == RobotState.ACTIVE.value
     return records.ROBOT_ROWS.read(connection, records.ROBOT_ROWS.select.where(active).order_by(robots.c.name))
 
