@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -18,6 +20,12 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not shutil.which("swupdate") or not shutil.which("openssl"), reason="no swupdate here"),
 ]
+
+
+MAKE_KEY = """openssl req -x509 -newkey rsa:2048 -nodes -keyout key.pem -out cert.pem -days 30 -subj /CN=images
+  -addext extendedKeyUsage=emailProtection"""
+SIGN = """openssl cms -sign -in sw-description -out sig -signer cert.pem -inkey key.pem -outform DER -nosmimecap
+  -binary"""
 
 
 @pytest.fixture
@@ -48,24 +56,7 @@ class Panel:
         self.folder, self.installed = folder, folder / "installed.txt"
         folder.mkdir()
         subprocess.run(
-            [
-                "openssl",
-                "req",
-                "-x509",
-                "-newkey",
-                "rsa:2048",
-                "-nodes",
-                "-keyout",
-                "key.pem",
-                "-out",
-                "cert.pem",
-                "-days",
-                "30",
-                "-subj",
-                "/CN=images",
-                "-addext",
-                "extendedKeyUsage=emailProtection",
-            ],
+            MAKE_KEY.split(),
             cwd=folder,
             check=True,
             capture_output=True,
@@ -78,23 +69,7 @@ class Panel:
         text = f'software = {{ version = "1"; hardware-compatibility: [ "1.0" ]; files: ( {{ {words} }} ); }}\n'
         (self.folder / "sw-description").write_text(text)
         subprocess.run(
-            [
-                "openssl",
-                "cms",
-                "-sign",
-                "-in",
-                "sw-description",
-                "-out",
-                "sig",
-                "-signer",
-                "cert.pem",
-                "-inkey",
-                "key.pem",
-                "-outform",
-                "DER",
-                "-nosmimecap",
-                "-binary",
-            ],
+            SIGN.split(),
             cwd=self.folder,
             check=True,
         )
@@ -103,8 +78,8 @@ class Panel:
             {"sw-description": text.encode(), "sw-description.sig": signed, "file": data if kept else b"evil\n"}
         )
 
-    def start(self, served: Served, name: str, token: str) -> subprocess.Popen[bytes]:
-        asks = f"-t DEFAULT -u {served.url} -i {name} -k {token} -p 1"
+    def start(self, served: Served, name: str, token: str, *, confirms: str = "") -> subprocess.Popen[bytes]:
+        asks = f"-t DEFAULT -u {served.url} -i {name} -k {token} -p 1 {confirms}"
         words = ["swupdate", "-H", "board:1.0", "-k", "cert.pem", "-u", asks]
         return subprocess.Popen(words, cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
@@ -122,7 +97,15 @@ def test_swupdate_takes_an_image_end_to_end_and_fails_on_one_that_was_changed(se
     served.control.robots.install("panel", NewInstallation(release="image"))
     device = panel.start(served, "panel", token)
     try:
-        served.wait("panel", ActionState.DONE, seconds=90.0)
+        until = time.monotonic() + 60.0
+        while served.control.robots.actions("panel", limit=1)[0].words != "All Chunks Installed.":
+            assert time.monotonic() < until, served.control.robots.actions("panel", limit=1)
+            Event().wait(0.1)
+        assert served.control.robots.actions("panel", limit=1)[0].state is ActionState.OPEN  # Installed is nothing yet.
+        device.terminate()
+        device.wait(10.0)
+        device = panel.start(served, "panel", token, confirms="-c 2")  # It starts anew, and says that it is well.
+        served.wait("panel", ActionState.DONE, seconds=60.0)
         assert panel.installed.read_bytes() == b"hello\n"
         publish(served, panel.image(b"later\n", kept=False))
         served.control.robots.install("panel", NewInstallation(release="image"))
