@@ -9,7 +9,7 @@ its robot two minutes after it was committed.
 
 `bricked`: robots no slot of which can run. `wrong`: robots that run another release than their rollout left them, those
 that are away apart. `rollback_s`: from the third robot's report that it is not healthy to the last robot's return.
-`visit_ms`: CPU time of one call of a robot, both ends. `--quick` is 50 robots.
+`visit_ms`: CPU time of one call of a robot, both ends. `--quick` is 40 robots.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tests.robots.edge_world import PowerLoss
 from tests.robots.fleet_world import EdgeRobot, FleetWorld, Wire
 
+from mainspring.control import Control
 from mainspring.control.service.robots.news import events_of
 from mainspring.control.service.robots.planning import planned_rings
 from mainspring.control.service.robots.rollouts import Rollouts, active_robots
@@ -38,7 +39,7 @@ from mainspring.robots.edge.machine import Phase
 from mainspring.robots.edge.ports import EdgeAnswer
 from mainspring.testing import SeededDice
 
-ROBOTS, QUICK_ROBOTS = 1_000, 50
+ROBOTS, QUICK_ROBOTS = 1_000, 40
 POLL_S, STEP_S, LOOK_S, BOOT_S = 60.0, 2.0, 5.0, 30.0
 HOURS_MAX = 12.0  # Of virtual time, of one rollout.
 POWER_LOSS, BAD_LINE, AWAY = 0.05, 0.02, 0.01
@@ -50,13 +51,14 @@ LUCKY = ("sim", "lab", "canary")  # Rings whose robots the bad release does not 
 
 
 class Line(Wire):
-    """A robot's line, of which every second call may fail."""
+    """A robot's line, of which every second call may fail, as it happens."""
 
-    bad = False
+    def __init__(self, control: Control, dice: SeededDice) -> None:
+        super().__init__(control)
+        self.dice, self.bad = dice, False
 
-    def call(self, method, path, headers, body=b"") -> EdgeAnswer:  # type: ignore[no-untyped-def]
-        if self.bad and self.calls % 2:
-            self.calls += 1
+    def call(self, method: str, path: str, headers: Mapping[str, str], body: bytes = b"") -> EdgeAnswer:
+        if self.bad and self.dice.bits(1):
             raise Unavailable("call the server", got="a bad line")
         return super().call(method, path, headers, body)
 
@@ -67,7 +69,7 @@ class Arm(EdgeRobot):
     def __init__(self, fleet: Fleet, name: str, token: str, number: int) -> None:
         self.dice = SeededDice(fleet.seed, f"robot {number}")
         self.fleet, self.harmed, self.since_s, self.asked = fleet, False, 0.0, ""
-        self.line = Line(fleet.control)
+        self.line = Line(fleet.control, self.dice)
         super().__init__(self.line, fleet.world.clock, name, token, seed=number)
         self.line.bad = self.chance(BAD_LINE)
         self.next_visit_s = 0.0
@@ -167,7 +169,7 @@ class Fleet(FleetWorld):
     def roll(self, rings: tuple[str, ...], *, approve: bool = False) -> str:
         """Rolls the newest release out until that is over; returns its number."""
         rollouts: Rollouts = self.control.rollouts
-        rules = RolloutRules(hours=0.0 if approve else 24.0, offline_s=600.0, timeout_s=3_600.0)
+        rules = RolloutRules(hours=0.0 if approve else 24.0, offline_s=600.0, watch_s=900.0)
         number = str(rollouts.start(NewRollout(release="arm", rings=rings, rules=rules)).number)
         ends_s = self.world.clock.now_s() + 3_600 * HOURS_MAX
         rollouts.step()

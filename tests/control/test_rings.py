@@ -33,7 +33,10 @@ Kind = RolloutEventKind
 RINGS = (RingPlan(name="lab", robots=("a", "b")), RingPlan(name="all", robots=("c", "d", "e")))
 ROBOTS = [robot for ring in RINGS for robot in ring.robots]
 PLAN = RolloutPlan(
-    release="arm@2", rings=RINGS, before=dict.fromkeys(ROBOTS, "arm@1"), rules=RolloutRules(hours=1.0, unhealthy=2)
+    release="arm@2",
+    rings=RINGS,
+    before=dict.fromkeys(ROBOTS, "arm@1"),
+    rules=RolloutRules(hours=1.0, unhealthy=2, watch_s=5.0),
 )
 BASE = RobotTally(target="", episodes=1_000, successes=900)
 GOOD = {"a": RobotTally(target="", episodes=400, successes=364)}

@@ -11,7 +11,7 @@ from mainspring.domain.answers import NewRobot, NewRollout, RobotTally, RolloutR
 from mainspring.domain.errors import Conflict, InvalidInput, NotFound
 from tests.robots.fleet_world import FleetWorld
 
-RULES = RolloutRules(hours=0.0, unhealthy=2)
+RULES = RolloutRules(hours=0.0, unhealthy=2, watch_s=0.0)
 
 
 class Rolling(FleetWorld):

@@ -106,13 +106,14 @@ def serve(
     grants = grants_of(config, os.environ)
     key = home.key(SystemDice())
     store.agree("key", key)
+    url = url_of(listener, config)
     control = Control(
         store=store,
         engines=engines.by_name,
         clock=clock,
         dice=SystemDice(),
         access=AgentAccess(
-            controller_urls=config.public_urls or (url_of(listener, config),),
+            controller_urls=config.public_urls or (url,),
             objects_url=home.objects_url(config),
             key=key,
             environment_passed=config.environment_passed,
@@ -136,11 +137,9 @@ def serve(
     )
     extend(server)
     server.measures.registry.register(_home_measures(home, config, inboxes, clock))
-    notices = notice_thread(control, server, config.notices)
-    evaluations = evaluation_thread(control, server)
+    notices, evaluations = notice_thread(control, server, config.notices), evaluation_thread(control, server)
     repairs = repair_thread(control, server, config.health)
-    rollouts = rollout_thread(control, server)
-    traces = TraceThread(control, server, config.traces, instance=url_of(listener, config))
+    rollouts, traces = rollout_thread(control, server), TraceThread(control, server, config.traces, instance=url)
     tune_for_serving()
     for part in (server, reader, notices, evaluations, repairs, rollouts, traces):
         part.start()

@@ -186,8 +186,8 @@ def booted(journal: Journal, now_s: float) -> Journal:
         return journal
     if journal.tries >= TRIES_MAX:
         return gone_back(journal, f"lost power, or the agent, {TRIES_MAX} times while it was tried")
-    # Its time is not begun anew, or a robot that always loses power would never go back.
-    return replace(journal, phase=Phase.RESTARTING, tries=journal.tries + 1, healthy_s=None)
+    # Its time begins anew: how long a robot was without power says nothing of the release, and the tries are counted.
+    return replace(journal, phase=Phase.RESTARTING, tries=journal.tries + 1, healthy_s=None, since_s=now_s)
 
 
 def gone_back(journal: Journal, why: str, *, unhealthy: bool = False) -> Journal:

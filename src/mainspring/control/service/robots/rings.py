@@ -71,6 +71,7 @@ class RolloutFold:
         self.standing = {robot: RobotStanding.AHEAD for ring in plan.rings for robot in ring.robots}
         self.approved: set[int] = set()
         self.forgiven = 0
+        self.committed_s = 0.0  # By the last robot that did.
         self.why = ""
         self._plan = plan
 
@@ -83,6 +84,8 @@ class RolloutFold:
         elif event.kind is RolloutEventKind.APPROVED:
             self.approved.add(event.ring)
         elif (standing := _OF_ROBOTS.get(event.kind)) is not None:
+            if standing is RobotStanding.COMMITTED:
+                self.committed_s = max(self.committed_s, event.at_s)
             self._stand(event.robot, standing)
         else:
             if event.kind is RolloutEventKind.RESUMED:  # What failed before a person looked does not pause it again.
@@ -184,6 +187,8 @@ def decide(plan: RolloutPlan, fold: RolloutFold, seen: RolloutSeen, now_s: float
     if still_waits(fold, seen, ring):
         return ()
     if place == len(plan.rings) - 1:
+        if now_s - fold.committed_s < plan.rules.watch_s:
+            return ()
         return told(RolloutEventKind.FINISHED, "every robot that can be reached runs it")
     if verdict.word is RingWord.WAITS:
         return ()

@@ -56,6 +56,7 @@ class RolloutRules:
         offline_s: A robot that has not called for so long is not waited for; it gets the release when it is back.
         errors: The share of a ring in which the installation may fail; above it the rollout pauses.
         unhealthy: So many robots that are not healthy with it take it back from all.
+        watch_s: How long the last robot that committed is watched before a rollout is done.
         confirm: Whether somebody at each robot is to confirm it first.
     """
 
@@ -65,6 +66,7 @@ class RolloutRules:
     offline_s: float = 3_600.0
     errors: float = 0.1
     unhealthy: int = 3
+    watch_s: float = 3_600.0
     confirm: bool = False
 
     def __post_init__(self) -> None:
@@ -78,6 +80,7 @@ class RolloutRules:
             ("hours", self.hours, 0.0, 8_760.0),
             ("timeout_s", self.timeout_s, 60.0, 30 * 86_400.0),
             ("offline_s", self.offline_s, 60.0, 30 * 86_400.0),
+            ("watch_s", self.watch_s, 0.0, 30 * 86_400.0),
             ("errors", self.errors, 0.0, 1.0),
             ("unhealthy", self.unhealthy, 1, 100_000),
         ):
