@@ -218,6 +218,7 @@ def measure(folder: Path, count: int, seed: int) -> dict[str, float]:
     back = [at_s for kind, at_s in fleet.events(bad) if kind is RolloutEventKind.RETURNED]
     fleet.until(fleet.world.clock.now_s() + 10 * POLL_S)
     runs = [reference_of(arm.target) for arm in fleet.arms.values()]
+    losses = sum(arm.starts - 1 for arm in fleet.arms.values())
     cpu_s = time.process_time() - begun_s
     return {
         "robots": count,
@@ -225,7 +226,7 @@ def measure(folder: Path, count: int, seed: int) -> dict[str, float]:
         "wrong": sum(release != "arm@2" for release in runs),
         "rollback_s": round(max(back) - sorted(sick)[2], 1) if len(sick) > 2 and back else -1.0,
         "returned": len(back),
-        "power_losses": sum(arm.starts - 1 for arm in fleet.arms.values()),
+        "power_losses": losses,
         "visits": fleet.visits,
         "visit_ms": round(1e3 * cpu_s / max(1, fleet.visits), 2),
         "hours": round((fleet.world.clock.now_s() - 1.7e9) / 3_600, 2),
