@@ -32,6 +32,7 @@ from mainspring.control.api_schema import STREAM_TYPE, documented, publish
 from mainspring.control.api_streams import Followers, followed_events, followed_output, resumed
 from mainspring.control.api_trips import Call, Trips, keyed
 from mainspring.control.control import Control
+from mainspring.control.ddi.endpoints import DEVICE_ENDPOINTS
 from mainspring.control.logins import Logins
 from mainspring.control.store.store import each
 from mainspring.control.store.tokens import Caller
@@ -351,6 +352,7 @@ _OWN: Mapping[Route[..., Any], Callable[..., Any]] = {
     Calls.submit_batch: _submit_batch,
     Calls.teams: _teams,
     Calls.whoami: _whoami,
+    **DEVICE_ENDPOINTS,
 }  # Whatever is more than a message in and a message out.
 
 

@@ -23,6 +23,10 @@ from mainspring.control.service.questions import Questions
 from mainspring.control.service.releases.keeping import PolicyReleases
 from mainspring.control.service.reports.accounts import Accounts
 from mainspring.control.service.retention.sweeping import Keeping
+from mainspring.control.service.robots.devices import Devices
+from mainspring.control.service.robots.digests import Digests
+from mainspring.control.service.robots.enrolling import Robots
+from mainspring.control.service.robots.rollouts import Rollouts
 from mainspring.control.service.serving.services import Services
 from mainspring.control.service.steering.jobs import Steering
 from mainspring.control.service.steering.pausing import Pauses
@@ -198,6 +202,26 @@ class Control:
     def releases(self) -> PolicyReleases:
         """Returns the releases of policies, and whose keys they are trusted by."""
         return PolicyReleases(self.store, self.clock, self._access.key, self._access.objects_url)
+
+    @property
+    def robots(self) -> Robots:
+        """Returns what may be said of robots."""
+        return Robots(self.store, self.clock, self.dice, self.releases)
+
+    @property
+    def rollouts(self) -> Rollouts:
+        """Returns what may be said of rollouts."""
+        return Rollouts(self.store, self.clock, self.releases)
+
+    @property
+    def digests(self) -> Digests:
+        """Returns what is known of files of releases beside their names."""
+        return Digests(self.store, self._access.objects_url)
+
+    @property
+    def devices(self) -> Devices:
+        """Returns what robots call."""
+        return Devices(self.store, self.clock, self.releases, self.digests, self.people.device_limits)
 
     @property
     def restores(self) -> Restores:

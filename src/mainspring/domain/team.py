@@ -187,6 +187,9 @@ class Right(str, Enum):
     READ_RELEASES = "see releases"
     MAKE_RELEASES = "make and revoke releases, hand in signatures"
     SET_TRUST = "say whose keys releases are trusted by"
+    READ_ROBOTS = "see robots and rollouts"
+    MANAGE_ROBOTS = "enrol, label and revoke robots"
+    ROLL_OUT = "roll releases out to robots"
 
 
 class Whose(str, Enum):
@@ -231,6 +234,9 @@ RIGHTS: Mapping[tuple[Right, Whose], frozenset[TeamRole]] = {
     (Right.READ_RELEASES, Whose.ANY): EVERYBODY,
     (Right.MAKE_RELEASES, Whose.TEAM): frozenset((TeamRole.MEMBER, TeamRole.ADMIN)),
     (Right.SET_TRUST, Whose.LAB): frozenset((TeamRole.ADMIN,)),
+    (Right.READ_ROBOTS, Whose.ANY): EVERYBODY,
+    (Right.MANAGE_ROBOTS, Whose.TEAM): frozenset((TeamRole.ADMIN, TeamRole.OPERATOR)),
+    (Right.ROLL_OUT, Whose.TEAM): frozenset((TeamRole.ADMIN, TeamRole.OPERATOR)),
 }
 
 

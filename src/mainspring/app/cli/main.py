@@ -54,6 +54,8 @@ GROUPS = {
     "profile": ("training.profile", "See where a running job's time goes, and how two profiles differ."),
     "eval": ("evaluation.evaluate", "Evaluate checkpoints, compare two, judge them by gates."),
     "release": ("robots.release", "Release policies for robots, sign them, look at them, revoke them."),
+    "robot": ("robots.robot", "Enrol robots, look at them, label and revoke them."),
+    "rollout": ("robots.rollout", "Roll releases out to robots, ring after ring, and take them back."),
     "team": ("people.team", "List teams, and set what they are promised and allowed."),
     "token": ("people.token", "Let people in: make tokens, list and remove them."),
     "secret": ("people.secret", "Give jobs tokens and passwords: set secrets of teams, list and remove them."),

@@ -28,6 +28,7 @@ from mainspring.app.server.engines import Engines
 from mainspring.app.server.leading.evaluations import evaluation_thread
 from mainspring.app.server.leading.notices import notice_thread
 from mainspring.app.server.leading.repairs import repair_thread
+from mainspring.app.server.leading.rollouts import rollout_thread
 from mainspring.app.server.output import OutputFile
 from mainspring.app.server.programs.robots.keeping import ProxyKeeper
 from mainspring.app.server.store_grants import agents_environment, grants_of
@@ -130,18 +131,17 @@ def serve(
     )
     extend(server)
     server.measures.registry.register(_home_measures(home, config, inboxes, clock))
-    notices = notice_thread(control, server, config.notices)
-    evaluations = evaluation_thread(control, server)
+    notices, evaluations = notice_thread(control, server, config.notices), evaluation_thread(control, server)
     repairs = repair_thread(control, server, config.health)
-    traces = TraceThread(control, server, config.traces, instance=own)
+    rollouts, traces = rollout_thread(control, server), TraceThread(control, server, config.traces, instance=own)
     tune_for_serving()
     server.heed_signals()  # Whoever waits for it to be ready may end it at once, and with it what it started.
-    for part in (server, reader, notices, evaluations, repairs, traces, proxy):
+    for part in (server, reader, notices, evaluations, repairs, rollouts, traces, proxy):
         part.start()
     try:
         server.wait()
     finally:
-        for part in (proxy, evaluations, notices, repairs, traces, server, reader):
+        for part in (proxy, evaluations, notices, repairs, rollouts, traces, server, reader):
             part.stop()
         engines.close()
         control.store.close()

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from mainspring.control.service.limits import require_room_for_bytes, waiting_of_person, waiting_of_teams
 from mainspring.control.service.notices.places import NoticePlaces
 from mainspring.control.service.planning import team_uses
+from mainspring.control.service.robots.limits import DeviceLimits
 from mainspring.control.service.secrets import Secrets
 from mainspring.control.state.fleet import read_holds
 from mainspring.control.state.latest_plan import LatestPlans
@@ -74,6 +75,7 @@ class People:
         settings: Settings,
     ) -> None:
         self.secrets = Secrets(store, keys, clock)
+        self.device_limits = DeviceLimits()
         self.notices = NoticePlaces(store, self.secrets, clock, settings.notices)
         self._store = store
         self._pictures = pictures

@@ -126,6 +126,28 @@ if TYPE_CHECKING:
         SignedText,
         TrustView,
     )
+    from mainspring.domain.answers.policies.robots import (
+        ActionState,
+        Enrolled,
+        NewInstallation,
+        NewRobot,
+        RobotActionView,
+        RobotClaim,
+        RobotLabels,
+        RobotReport,
+        RobotState,
+        RobotTally,
+        RobotToken,
+        RobotView,
+    )
+    from mainspring.domain.answers.policies.rollouts import (
+        NewRollout,
+        RolloutEvent,
+        RolloutRules,
+        RolloutState,
+        RolloutView,
+        RolloutWord,
+    )
     from mainspring.domain.answers.policies.services import (
         SERVICE_REPLICAS_MAX,
         SERVICES_MAX,

@@ -23,6 +23,7 @@ from mainspring.domain.routes.evaluations import EvaluationCalls
 from mainspring.domain.routes.nodes import LIST_MAX as LIST_MAX
 from mainspring.domain.routes.nodes import Limit, Named, NodeCalls
 from mainspring.domain.routes.releases import ReleaseCalls
+from mainspring.domain.routes.robots import DeviceCalls, RobotCalls
 from mainspring.domain.routes.routing import KEY_HEADER as KEY_HEADER
 from mainspring.domain.routes.routing import Answer as Answer
 from mainspring.domain.routes.routing import P as P
@@ -40,7 +41,9 @@ Stream = Iterator[bytes]  # A body of any length.
 _JOBS = Right.READ_JOBS
 
 
-class LabCalls(NodeCalls, EvaluationCalls, SampleCalls, DatasetCalls, ClipCalls, ServiceCalls, ReleaseCalls):
+class LabCalls(
+    NodeCalls, EvaluationCalls, SampleCalls, DatasetCalls, ClipCalls, ServiceCalls, ReleaseCalls, RobotCalls
+):
     """What people ask, and the SDK offers as it is. JOB is a job's id, or a name: of several the newest."""
 
     @route("GET", "/jobs", may=_JOBS, handler="jobs", operation="list_jobs")
@@ -361,7 +364,7 @@ class LabCalls(NodeCalls, EvaluationCalls, SampleCalls, DatasetCalls, ClipCalls,
         """Lists who is kept out of the teams that the caller administers, in order of name."""
 
 
-class Calls(LabCalls):
+class Calls(LabCalls, DeviceCalls):
     """Every call: those of people, those the SDK makes more of, and those of agents."""
 
     @route("GET", "/health", anybody=True)
@@ -482,5 +485,8 @@ class Calls(LabCalls):
 
 
 ROUTES: tuple[Route[..., Any], ...] = tuple(
-    each for kind in (*LabCalls.__bases__, LabCalls, Calls) for each in vars(kind).values() if isinstance(each, Route)
+    each
+    for kind in (*LabCalls.__bases__, LabCalls, DeviceCalls, Calls)
+    for each in vars(kind).values()
+    if isinstance(each, Route)
 )

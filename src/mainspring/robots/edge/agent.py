@@ -32,7 +32,8 @@ from mainspring.robots.edge.trust import SignedFile
 
 PIECE_BYTES = 1 << 20  # Fetched at a time: a robot on a thin line loses little of it.
 RESERVE_BYTES = 64 << 20  # Left free for journals, and for whoever else writes to the disk.
-_JOURNAL, _TRUST, _WANTED = "journal.json", "trust.json", "wanted.json"
+JOURNAL = "journal.json"
+_TRUST, _WANTED = "trust.json", "wanted.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +97,12 @@ class EdgeAgent:
         self._enter(machine.by_hand(self.journal, self._clock.now_s()))
         self._run()
 
+    def cancel(self) -> None:
+        """Gives up what is being installed: the server wants it no more."""
+        self._enter(machine.cancelled(self.journal))
+        self._run()
+        self._sweep()
+
     def told(self, count: int) -> None:
         """Forgets what the server has been told.
 
@@ -103,6 +110,10 @@ class EdgeAgent:
             count: So many, oldest first.
         """
         self._enter(replace(self.journal, told=self.journal.told[count:]))
+
+    def files(self, slot: str) -> tuple[SignedFile, ...]:
+        """Returns what a slot holds: the release itself first."""
+        return self._slot(f"slot-{slot}.json").files if slot in SLOTS else ()
 
     def step(self) -> None:
         """Does a piece of what is to be done."""
@@ -167,12 +178,22 @@ class EdgeAgent:
             if wanted.size_bytes > self._slot_bytes_max or missing > free:
                 most = min(self._slot_bytes_max, free)
                 raise StorageFull("install a release", got=f"{wanted.size_bytes} bytes", wanted=f"at most {most}")
+            for (
+                file
+            ) in wanted.files:  # What the disk did not keep is fetched again; that is read once, not at each piece.
+                if self._disk.sha256(f"file-{file.sha256}") not in ("", file.sha256):
+                    self._disk.remove(f"file-{file.sha256}")
             self._replace(_WANTED, encode(wanted))
         for file in wanted.files:
-            if self._disk.sha256(f"file-{file.sha256}") != file.sha256:
+            if not self._has(file):
                 self._fetch(file)
                 return PhaseOutcome.NOT_YET
         return PhaseOutcome.DONE
+
+    def _has(self, file: SignedFile) -> bool:
+        """Returns whether a file is there, by its length: it got its name once its bytes were right."""
+        name = f"file-{file.sha256}"
+        return self._disk.size(name) == file.size_bytes and (file.size_bytes > 0 or name in self._disk.names())
 
     def _fetch(self, file: SignedFile) -> None:
         """Fetches a piece of a file, and makes it whole with the last one."""
@@ -198,6 +219,7 @@ class EdgeAgent:
         self._replace(_WANTED, encode(wanted))
         for file in wanted.files:
             if self._disk.sha256(f"file-{file.sha256}") != file.sha256:
+                self._disk.remove(f"file-{file.sha256}")
                 raise StorageFull("install a release", on=file.path, got="bytes that the disk did not keep")
         return PhaseOutcome.DONE
 
@@ -221,7 +243,7 @@ class EdgeAgent:
 
     def _enter(self, journal: Journal) -> None:
         if journal != self.journal:
-            self._replace(_JOURNAL, encode(journal))
+            self._replace(JOURNAL, encode(journal))
             self.journal = journal
 
     def _replace(self, name: str, data: bytes) -> None:
@@ -240,7 +262,7 @@ class EdgeAgent:
 
     def _read_journal(self) -> Journal:
         """Returns the journal; where it cannot be read, one of the slots that are whole."""
-        data = self._disk.read(_JOURNAL)
+        data = self._disk.read(JOURNAL)
         try:
             return decode(Journal, data) if data is not None else Journal()
         except InvalidMessage:

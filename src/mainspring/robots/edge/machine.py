@@ -55,11 +55,18 @@ class EdgeLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstallOutcome:
-    """How an installation that the server asked for ended, and why it failed."""
+    """How an installation that the server asked for ended, and why it failed.
+
+    Args:
+        unhealthy: Whether the release did not start, or did not prove healthy.
+        cancelled: Whether it was given up because the server said so.
+    """
 
     action: str
     committed: bool
     why: str = ""
+    unhealthy: bool = False
+    cancelled: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,11 +153,14 @@ def next_of(journal: Journal, seen: PhaseOutcome, now_s: float, limits: EdgeLimi
             since_s = now_s if journal.healthy_s is None else min(journal.healthy_s, now_s)
             if now_s - since_s >= limits.healthy_s:
                 return _committed(journal)
-            return gone_back(journal, "not healthy in time") if late else replace(journal, healthy_s=since_s)
+            late_words = "not healthy in time"
+            return gone_back(journal, late_words, unhealthy=True) if late else replace(journal, healthy_s=since_s)
         case _ if seen is PhaseOutcome.FAILED:
-            return gone_back(journal, why or f"failed while {journal.phase.value}")
+            sick = journal.phase is Phase.RESTARTING
+            return gone_back(journal, why or f"failed while {journal.phase.value}", unhealthy=sick)
         case _ if late:
-            return gone_back(journal, f"took too long while {journal.phase.value}")
+            sick = journal.phase in (Phase.RESTARTING, Phase.PROVING)
+            return gone_back(journal, f"took too long while {journal.phase.value}", unhealthy=sick)
         case Phase.PROVING:
             return replace(journal, healthy_s=None)
         case _ if seen is PhaseOutcome.NOT_YET:
@@ -176,15 +186,24 @@ def booted(journal: Journal, now_s: float) -> Journal:
         return journal
     if journal.tries >= TRIES_MAX:
         return gone_back(journal, f"lost power, or the agent, {TRIES_MAX} times while it was tried")
-    # Its time is not begun anew, or a robot that always loses power would never go back.
-    return replace(journal, phase=Phase.RESTARTING, tries=journal.tries + 1, healthy_s=None)
+    # Its time begins anew: how long a robot was without power says nothing of the release, and the tries are counted.
+    return replace(journal, phase=Phase.RESTARTING, tries=journal.tries + 1, healthy_s=None, since_s=now_s)
 
 
-def gone_back(journal: Journal, why: str) -> Journal:
-    """Returns the journal once an installation is given up: what was committed runs, as before."""
+def gone_back(journal: Journal, why: str, *, unhealthy: bool = False) -> Journal:
+    """Returns the journal once an installation is given up: what was committed runs, as before.
+
+    Args:
+        unhealthy: Whether the release did not start, or did not prove healthy.
+    """
     if journal.phase is Phase.IDLE:
         return journal
-    return _ended(journal, why)
+    return _ended(journal, why, unhealthy=unhealthy)
+
+
+def cancelled(journal: Journal) -> Journal:
+    """Returns the journal once the server wants what is being installed to be given up."""
+    return journal if journal.phase is Phase.IDLE else _ended(journal, "cancelled by the server", cancelled=True)
 
 
 def by_hand(journal: Journal, now_s: float) -> Journal:
@@ -218,11 +237,17 @@ def _committed(journal: Journal) -> Journal:
     return _ended(replace(journal, committed=journal.trial))
 
 
-def _ended(journal: Journal, why: str = "") -> Journal:
+def _ended(journal: Journal, why: str = "", *, unhealthy: bool = False, cancelled: bool = False) -> Journal:
     told, closed = journal.told, journal.closed
     if journal.action:
         closed = (*closed, f"{journal.action} {journal.wanted}")[-CLOSED_KEPT:]
-        outcome = InstallOutcome(action=journal.action, committed=not why, why=why[:WHY_LENGTH_MAX])
+        outcome = InstallOutcome(
+            action=journal.action,
+            committed=not why,
+            why=why[:WHY_LENGTH_MAX],
+            unhealthy=unhealthy,
+            cancelled=cancelled,
+        )
         told = (*told, outcome)[-CLOSED_KEPT:]
     ended = replace(journal, phase=Phase.IDLE, trial="", wanted="", action="", healthy_s=None, tries=0)
     return replace(ended, told=told, closed=closed)

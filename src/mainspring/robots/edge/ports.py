@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from mainspring.robots.edge.trust import SignedFile, TrustFloor
@@ -101,3 +102,25 @@ class EdgeRobot(Protocol):
 
     def healthy(self, slot: str) -> bool:
         """Returns whether the policy server runs this slot and answers as it should."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EdgeAnswer:
+    """What the server answered to a call."""
+
+    status: int
+    body: bytes
+
+
+class EdgeHttp(Protocol):
+    """Calls the server."""
+
+    def call(self, method: str, path: str, headers: Mapping[str, str], body: bytes = b"") -> EdgeAnswer:
+        """Returns the server's answer, of any status.
+
+        Args:
+            path: Below the server's address, with its query.
+
+        Raises:
+            Unavailable: Nobody answers, or not in time.
+        """

@@ -4,10 +4,13 @@ from alembic import context
 
 from mainspring.control.store.nodes.tables import maintenance
 from mainspring.control.store.releases.tables import policy_releases
+from mainspring.control.store.robots.tables import robots
 from mainspring.control.store.schema import metadata
 from mainspring.control.store.services.tables import services
 
-assert all(table.metadata is metadata for table in (maintenance, policy_releases, services))  # All are known by now.
+assert all(
+    table.metadata is metadata for table in (maintenance, policy_releases, robots, services)
+)  # All are known by now.
 
 context.configure(connection=context.config.attributes["connection"], target_metadata=metadata)
 with context.begin_transaction():

@@ -26,6 +26,7 @@ _SHA256 = re.compile("[0-9a-f]{64}")
 _PATH = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*){0,7}")
 _RUNTIME = re.compile(r"[0-9]{1,6}\.[0-9]{1,6}\.[0-9]{1,6}")
 _REFERENCE = re.compile(r"([^@]+)@([0-9]{1,9})")
+_TARGET = re.compile(rf"(?:{BY_PEOPLE}|{BY_SERVER})/(.+)\.([0-9]{{1,9}})\.json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,6 +284,16 @@ def target_of(name: str, version: int, *, automatic: bool = False) -> str:
         automatic: Whether the server alone signs it.
     """
     return f"{BY_SERVER if automatic else BY_PEOPLE}/{name}.{version}.json"
+
+
+def reference_of(target: str) -> str:
+    """Returns "NAME@VERSION" of the target that a release is, "" for what is none.
+
+    Args:
+        target: Its path.
+    """
+    found = _TARGET.fullmatch(target)
+    return f"{found[1]}@{found[2]}" if found else ""
 
 
 def artifact_key(sha256: str) -> str:

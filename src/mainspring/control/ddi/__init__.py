@@ -1,0 +1,1 @@
+"""What robots call over HTTP."""

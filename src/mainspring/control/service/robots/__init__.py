@@ -1,0 +1,1 @@
+"""Robots: who they are, what they are told by DDI, and rollouts to them."""

@@ -1,0 +1,1 @@
+"""What the store holds of robots, and of rollouts to them."""

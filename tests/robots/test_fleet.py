@@ -1,0 +1,181 @@
+"""Robots with the shipping agent against the server's own code: enrolled, told what to install, and noticed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mainspring.control.store.robots.records import change_action
+from mainspring.domain.answers import ActionState, NewInstallation, NewRobot, Revocation, RobotState
+from mainspring.domain.errors import Conflict, InvalidInput, NotAllowed
+from mainspring.robots.edge.device import IDENTITY, enrol
+from tests.robots.edge_world import LossyDisk
+from tests.robots.fleet_world import EdgeRobot, FleetWorld
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> FleetWorld:
+    return FleetWorld(tmp_path)
+
+
+def install(fleet: FleetWorld, robot: str, release: str = "arm", **words: bool) -> int:
+    return fleet.control.robots.install(robot, NewInstallation(release=release, **words)).number
+
+
+def state(fleet: FleetWorld, robot: str) -> ActionState:
+    return fleet.control.robots.actions(robot, limit=1)[0].state
+
+
+def test_robot_is_enrolled_once_and_told_what_it_is(fleet: FleetWorld) -> None:
+    token = fleet.control.robots.invite(NewRobot(name="arm-1", group="lab", labels={"site": "b"})).secret
+    robot = EdgeRobot(fleet.wire, fleet.world.clock, "arm-1", token)
+    robot.visits.visit()
+    view = fleet.control.robots.show("arm-1")
+    assert (view.group, view.labels, view.state) == ("lab", {"site": "b"}, RobotState.ACTIVE)
+    assert view.report is not None
+    assert view.report.runtime == "0.3.0"
+    with pytest.raises(NotAllowed, match="a token that was used"):
+        enrol(LossyDisk(1), fleet.wire, "http://server", token)
+    again = enrol(robot.disk, fleet.wire, "http://server", token)  # The answer was lost: the same key asks again.
+    assert again.token != robot.found.token
+
+
+def test_one_time_token_ends(fleet: FleetWorld) -> None:
+    token = fleet.control.robots.invite(NewRobot(name="arm-1", hours=1.0)).secret
+    fleet.world.clock.advance(3_601.0)
+    with pytest.raises(NotAllowed, match="has ended"):
+        enrol(LossyDisk(), fleet.wire, "http://server", token)
+
+
+def test_release_goes_from_the_server_to_a_healthy_commit(fleet: FleetWorld) -> None:
+    robot = fleet.robot("arm-1")
+    view = fleet.publish(b"weights", b"more")
+    install(fleet, "arm-1")
+    robot.go()
+    robot.go()
+    assert robot.target == view.release.target
+    assert robot.arm.contents()[1:] == (b"weights", b"more")
+    assert state(fleet, "arm-1") is ActionState.DONE
+    assert fleet.control.robots.show("arm-1").runs == "arm@1"
+
+
+def test_release_that_is_not_healthy_is_a_failure_with_its_words(fleet: FleetWorld) -> None:
+    robot = fleet.robot("arm-1")
+    fleet.publish(b"good")
+    install(fleet, "arm-1")
+    robot.go(visits=2)
+    fleet.publish(b"bad")
+    install(fleet, "arm-1")
+    robot.go(visits=2)
+    assert (robot.target, state(fleet, "arm-1")) == ("releases/arm.1.json", ActionState.FAILED)
+    assert "while proving" in fleet.control.robots.actions("arm-1")[0].words
+
+
+def test_cancelled_installation_leaves_what_ran(fleet: FleetWorld) -> None:
+    robot = fleet.robot("arm-1")
+    fleet.publish(b"good")
+    install(fleet, "arm-1")
+    robot.arm.busy = "it moves"
+    robot.go(steps=30)
+    assert state(fleet, "arm-1") is ActionState.OPEN
+    fleet.control.robots.cancel("arm-1")
+    robot.go()
+    assert (robot.target, state(fleet, "arm-1")) == ("", ActionState.CANCELLED)
+
+
+def test_cancel_that_comes_too_late_is_answered_with_the_commit(fleet: FleetWorld) -> None:
+    robot = fleet.robot("arm-1")
+    fleet.publish(b"good")
+    install(fleet, "arm-1")
+    robot.go()
+    fleet.wire.away = True
+    robot.go()
+    fleet.control.robots.cancel("arm-1")
+    fleet.wire.away = False
+    robot.go()
+    assert (robot.target, state(fleet, "arm-1")) == ("releases/arm.1.json", ActionState.DONE)
+
+
+def test_installation_waits_until_somebody_at_the_robot_confirms_it(fleet: FleetWorld) -> None:
+    robot = fleet.robot("arm-1")
+    fleet.publish(b"good")
+    number = install(fleet, "arm-1", confirm=True)
+    robot.go(visits=2)
+    assert (robot.target, state(fleet, "arm-1")) == ("", ActionState.UNCONFIRMED)
+    robot.client.confirmed(str(number), "by ada")
+    robot.go(visits=2)
+    assert (robot.target, state(fleet, "arm-1")) == ("releases/arm.1.json", ActionState.DONE)
+
+
+def test_release_that_does_not_fit_or_is_not_signed_is_refused(fleet: FleetWorld) -> None:
+    fleet.robot("arm-1")
+    fleet.publish(b"good", runtime="9.0.0")
+    with pytest.raises(InvalidInput, match=r"wants 9\.0\.0"):
+        install(fleet, "arm-1")
+    fleet.control.robots.invite(NewRobot(name="arm-2", plain=True))
+    fleet.control.releases.revoke("arm@1", Revocation(reason="a test"))
+    with pytest.raises(Conflict, match="revoked"):
+        install(fleet, "arm-2", "arm@1")
+
+
+def test_two_devices_with_one_key_are_noticed(fleet: FleetWorld) -> None:
+    robot = fleet.robot("arm-1")
+    first = robot.visits
+    robot.boot()  # The copy of its disk starts; then the first one calls again.
+    robot.visits.visit()
+    assert fleet.control.robots.show("arm-1").clash_s is None
+    first.visit()
+    assert fleet.control.robots.show("arm-1").clash_s == fleet.world.clock.now_s()
+    token = fleet.control.robots.invite(NewRobot(name="arm-2")).secret
+    with pytest.raises(Conflict, match="the key of robot arm-1"):
+        enrol(robot.disk, fleet.wire, "http://server", token)
+
+
+def test_token_without_the_key_lets_nobody_in(fleet: FleetWorld) -> None:
+    robot = fleet.robot("arm-1")
+    thief = LossyDisk(5)
+    kept = robot.disk.read(IDENTITY)
+    assert kept is not None
+    thief.append(IDENTITY, kept)
+    stolen = EdgeRobot.__new__(EdgeRobot)
+    stolen.name, stolen.wire, stolen.clock, stolen.disk = "arm-1", fleet.wire, fleet.world.clock, thief
+    stolen.arm, stolen.tallies, stolen.starts, stolen.sick, stolen.found = robot.arm, (), 9, False, robot.found
+    stolen.boot()
+    stolen.visits.visit()
+    assert "no signature of its key" in stolen.visits.why
+
+
+def test_revoked_robot_goes_on_with_what_it_runs(fleet: FleetWorld) -> None:
+    robot = fleet.robot("arm-1")
+    fleet.publish(b"good")
+    install(fleet, "arm-1")
+    robot.go(visits=2)
+    fleet.control.robots.revoke("arm-1", reason="sold")
+    robot.go()
+    assert "its TargetToken" in robot.visits.why
+    assert robot.target == "releases/arm.1.json"
+
+
+def test_server_that_forgot_is_told_again_what_was_done(fleet: FleetWorld) -> None:
+    robot = fleet.robot("arm-1")
+    fleet.publish(b"good")
+    number = install(fleet, "arm-1")
+    robot.go()
+    with fleet.control.store.write() as connection:
+        change_action(connection, number, state=ActionState.OPEN)
+    starts = robot.arm.runs
+    robot.go()
+    assert (state(fleet, "arm-1"), robot.arm.runs) == (ActionState.DONE, starts)
+
+
+def test_robot_that_calls_one_upon_another_is_held_back_alone(fleet: FleetWorld) -> None:
+    robot, other = fleet.robot("arm-1"), fleet.robot("arm-2")
+    for _ in range(130):
+        robot.visits.visit()
+    assert "one upon another" in robot.visits.why
+    other.visits.visit()
+    assert other.visits.why == ""
+    fleet.world.clock.advance(60.0)
+    robot.visits.visit()
+    assert robot.visits.why == ""

@@ -1,0 +1,159 @@
+"""Rollouts to robots with the shipping agent: rings, going back by itself, faults in the middle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mainspring.control.service.robots.rollouts import Rollouts
+from mainspring.domain.answers import NewRobot, NewRollout, RobotTally, RolloutRules, RolloutState, RolloutWord
+from mainspring.domain.errors import Conflict, InvalidInput, NotFound
+from tests.robots.fleet_world import FleetWorld
+
+RULES = RolloutRules(hours=0.0, unhealthy=2, watch_s=0.0)
+
+
+class Rolling(FleetWorld):
+    """Robots that run arm@1: one of group `lab`, four others."""
+
+    def __init__(self, folder: Path, *, count: int = 5) -> None:
+        super().__init__(folder)
+        for number in range(count):
+            self.robot(f"arm-{number}", group="" if number else "lab")
+        self.publish(b"first")
+        self.start(("all",), yes=True)
+        self.turn(3)
+        assert {robot.target for robot in self.robots.values()} == {"releases/arm.1.json"}
+
+    @property
+    def rollouts(self) -> Rollouts:
+        return self.control.rollouts
+
+    def start(self, rings: tuple[str, ...] = ("lab", "all"), *, yes: bool = False, rules: RolloutRules = RULES) -> str:
+        number = str(self.rollouts.start(NewRollout(release="arm", rings=rings, rules=rules)).number)
+        self.rollouts.step()
+        if yes:
+            self.rollouts.approve(number, RolloutWord())
+        return number
+
+    def turn(self, count: int = 1) -> None:
+        for _ in range(count):
+            for robot in self.robots.values():
+                robot.go()
+            self.rollouts.step()
+
+    def state(self, number: str) -> RolloutState:
+        return self.rollouts.show(number).state
+
+    def runs(self) -> list[str]:
+        return [robot.target.removeprefix("releases/arm.").removesuffix(".json") for robot in self.robots.values()]
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Rolling:
+    return Rolling(tmp_path)
+
+
+@pytest.mark.slow
+def test_rings_follow_one_another_as_success_is_counted(fleet: Rolling) -> None:
+    for robot in fleet.robots.values():
+        robot.tallies = (RobotTally(target="releases/arm.1.json", episodes=200, successes=180),)
+    fleet.turn()
+    fleet.publish(b"second")
+    number = fleet.start()
+    fleet.turn(3)
+    view = fleet.rollouts.show(number)
+    assert fleet.runs() == ["2", "1", "1", "1", "1"]
+    assert "more episodes" in view.rings[0].waits
+    assert view.rings[0].missing
+    lab = fleet.robots["arm-0"]
+    lab.tallies = (*lab.tallies, RobotTally(target="releases/arm.2.json", episodes=900, successes=820))
+    fleet.turn(4)
+    assert (fleet.runs(), fleet.state(number)) == (["2"] * 5, RolloutState.DONE)
+
+
+@pytest.mark.slow
+def test_bad_release_goes_back_by_itself_before_others_have_it(fleet: Rolling) -> None:
+    fleet.publish(b"bad")
+    number = fleet.start(("all",))
+    fleet.turn(3)
+    assert (fleet.runs(), fleet.state(number)) == (["1"] * 5, RolloutState.WENT_BACK)
+    assert "not healthy" in fleet.rollouts.show(number).why
+
+
+@pytest.mark.slow
+def test_release_that_sickens_later_is_taken_back_also_from_those_that_run_it(fleet: Rolling) -> None:
+    fleet.publish(b"second")
+    number = fleet.start(("60%", "all"))
+    fleet.turn(3)
+    new = [robot for robot in fleet.robots.values() if robot.target.endswith("2.json")]
+    assert len(new) == 3
+    for robot in new[:2]:
+        robot.sick = True
+    fleet.turn()
+    for robot in new:
+        robot.sick = False
+    fleet.turn(3)
+    assert (fleet.runs(), fleet.state(number)) == (["1"] * 5, RolloutState.WENT_BACK)
+
+
+@pytest.mark.slow
+def test_person_pauses_resumes_and_takes_back(fleet: Rolling) -> None:
+    fleet.publish(b"second")
+    number = fleet.start(("all",))
+    fleet.rollouts.pause(number, RolloutWord(reason="lunch"))
+    fleet.turn(2)
+    assert fleet.runs() == ["1"] * 5
+    fleet.rollouts.resume(number, RolloutWord())
+    fleet.turn(3)
+    assert (fleet.runs(), fleet.state(number)) == (["2"] * 5, RolloutState.DONE)
+    fleet.rollouts.roll_back(number, RolloutWord(reason="it drops cups"))
+    fleet.turn(3)
+    assert (fleet.runs(), fleet.state(number)) == (["1"] * 5, RolloutState.WENT_BACK)
+    with pytest.raises(Conflict, match="one that is went back"):
+        fleet.rollouts.abort(number, RolloutWord())
+
+
+@pytest.mark.slow
+def test_server_that_is_killed_in_mid_rollout_goes_on_from_its_store(fleet: Rolling) -> None:
+    fleet.publish(b"second")
+    number = fleet.start(("lab", "all"), yes=True)
+    for turn in range(8):
+        fleet.world.control.store.close()
+        fleet.world.restart()
+        fleet.wire.control = fleet.world.control
+        fleet.wire.away = turn == 1
+        fleet.turn()
+    assert (fleet.runs(), fleet.state(number)) == (["2"] * 5, RolloutState.DONE)
+
+
+@pytest.mark.slow
+def test_robot_that_is_away_is_not_waited_for_and_gets_it_when_it_is_back_after_a_year(fleet: Rolling) -> None:
+    away = fleet.robots.pop("arm-4")
+    fleet.publish(b"second")
+    fleet.world.clock.advance(7_200.0)
+    number = fleet.start(("lab", "all"), yes=True)
+    fleet.turn(4)
+    assert (fleet.runs(), fleet.state(number)) == (["2"] * 4, RolloutState.DONE)
+    fleet.world.clock.advance(364 * 86_400.0)
+    fleet.people.sign(*(fleet.control.releases.show(f"arm@{version}") for version in (1, 2)))
+    away.go(visits=3)
+    assert away.target == "releases/arm.2.json"
+
+
+@pytest.mark.slow
+def test_robots_are_in_one_rollout_at_a_time_and_fit_what_they_get(fleet: Rolling) -> None:
+    fleet.publish(b"second")
+    number = fleet.start()
+    with pytest.raises(Conflict, match=f"that rollout {number} of arm@2 has"):
+        fleet.start(("all",))
+    fleet.rollouts.abort(number, RolloutWord())
+    fleet.publish(b"third", runtime="9.0.0")
+    with pytest.raises(InvalidInput, match="5 robots that it does not fit"):
+        fleet.start()
+    with pytest.raises(NotFound, match="labb"):
+        fleet.start(("labb",))
+    fleet.control.robots.invite(NewRobot(name="plain", plain=True))
+    with pytest.raises(InvalidInput, match="no robot"):
+        fleet.rollouts.start(NewRollout(release="arm", rings=("all",), where="site=nowhere"))
