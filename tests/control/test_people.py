@@ -20,6 +20,7 @@ from mainspring.domain.answers import (
     NewHold,
     NewNoticePlace,
     NewPriority,
+    NewRobot,
     NewScale,
     NewSecret,
     NewService,
@@ -98,6 +99,21 @@ def _try_releases(world: World, caller: Caller, right: Right, team: TeamName) ->
         control.releases.revoke(made.release.reference, Revocation(reason="a test"), caller)
 
 
+def _try_robots(world: World, caller: Caller, right: Right, team: TeamName) -> None:
+    """Does what a right to robots is for."""
+    robots, asked = world.control.robots, NewRobot(name="arm-1", team=team, plain=True)
+    if right is Right.READ_ROBOTS:
+        robots.ls(caller)
+        world.control.rollouts.ls(caller)
+    elif right is Right.MANAGE_ROBOTS:
+        robots.invite(asked, caller)
+        robots.revoke("arm-1", caller, reason="a test")
+    else:
+        robots.invite(asked)
+        with pytest.raises(NotFound, match="wanted one that goes on"):
+            robots.cancel("arm-1", caller)
+
+
 def _try(world: World, caller: Caller, right: Right, whose: Whose) -> None:
     """Does something that takes a right, to something of somebody."""
     control = world.control
@@ -166,6 +182,8 @@ def _try(world: World, caller: Caller, right: Right, whose: Whose) -> None:
             pass
         case Right.READ_RELEASES | Right.MAKE_RELEASES | Right.SET_TRUST:
             _try_releases(world, caller, right, team)
+        case Right.READ_ROBOTS | Right.MANAGE_ROBOTS | Right.ROLL_OUT:
+            _try_robots(world, caller, right, team)
 
 
 @RIGHTS_ARE_NO_SQL
