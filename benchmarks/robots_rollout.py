@@ -23,6 +23,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import sqlalchemy as sa
 from tests.robots.edge_world import PowerLoss
 from tests.robots.fleet_world import EdgeRobot, FleetWorld, Wire
 
@@ -30,10 +31,12 @@ from mainspring.control import Control
 from mainspring.control.service.robots.news import events_of
 from mainspring.control.service.robots.planning import planned_rings
 from mainspring.control.service.robots.rollouts import Rollouts, active_robots
+from mainspring.control.store.robots.tables import rollouts
+from mainspring.control.store.rows import read_text
 from mainspring.domain.answers import NewRobot, NewRollout, RobotTally, RolloutRules, RolloutState, RolloutWord
 from mainspring.domain.answers.policies.releases import reference_of
 from mainspring.domain.answers.policies.robots import RobotReport
-from mainspring.domain.answers.policies.rollouts import RolloutEventKind
+from mainspring.domain.answers.policies.rollouts import RolloutEventKind, RolloutPlan
 from mainspring.domain.errors import Unavailable
 from mainspring.robots.edge.machine import Phase
 from mainspring.robots.edge.ports import EdgeAnswer
@@ -69,6 +72,7 @@ class Arm(EdgeRobot):
     def __init__(self, fleet: Fleet, name: str, token: str, number: int) -> None:
         self.dice = SeededDice(fleet.seed, f"robot {number}")
         self.fleet, self.harmed, self.since_s, self.asked = fleet, False, 0.0, ""
+        self.dark = False  # Without power.
         self.line = Line(fleet.control, self.dice)
         super().__init__(self.line, fleet.world.clock, name, token, seed=number)
         self.line.bad = self.chance(BAD_LINE)
@@ -93,14 +97,13 @@ class Arm(EdgeRobot):
     def wake(self) -> float:
         """Does what is due, and returns in how many seconds to wake again."""
         try:
+            if self.dark:
+                self.boot()
+                self.dark = False
             return self._wake()
         except PowerLoss:
-            while True:
-                try:
-                    self.boot()
-                    return BOOT_S
-                except PowerLoss:
-                    continue
+            self.dark = True
+            return BOOT_S
 
     def _wake(self) -> float:
         now_s, before = self.clock.now_s(), self.target
@@ -168,24 +171,30 @@ class Fleet(FleetWorld):
 
     def roll(self, rings: tuple[str, ...], *, approve: bool = False) -> str:
         """Rolls the newest release out until that is over; returns its number."""
-        rollouts: Rollouts = self.control.rollouts
+        service: Rollouts = self.control.rollouts
         rules = RolloutRules(hours=0.0 if approve else 24.0, offline_s=600.0, watch_s=900.0)
-        number = str(rollouts.start(NewRollout(release="arm", rings=rings, rules=rules)).number)
+        number = str(service.start(NewRollout(release="arm", rings=rings, rules=rules)).number)
         ends_s = self.world.clock.now_s() + 3_600 * HOURS_MAX
-        rollouts.step()
+        service.step()
         if approve:
-            rollouts.approve(number, RolloutWord())
+            service.approve(number, RolloutWord())
         while self.world.clock.now_s() < ends_s:
             self.until(self.world.clock.now_s() + LOOK_S)
-            rollouts.step()
-            if rollouts.ls(limit=1)[0].state not in (RolloutState.RUNNING, RolloutState.GOING_BACK):
+            service.step()
+            if service.ls(limit=1)[0].state not in (RolloutState.RUNNING, RolloutState.GOING_BACK):
                 break
-        view = rollouts.show(number)
+        view = service.show(number)
         print(f"{view.release}: {view.state.value}: {view.why}", file=sys.stderr)
         for ring in view.rings:
             told = (ring.committed, ring.failed, ring.unhealthy, ring.returned, ring.offline, ring.waits)
             print(f"  {ring.name}: {ring.robots} robots, {told}", file=sys.stderr)
         return number
+
+    def before(self, number: str) -> Mapping[str, str]:
+        """What each robot ran before a rollout, so what it is to run once that was taken back."""
+        with self.control.store.read() as connection:
+            plan = connection.execute(sa.select(rollouts.c.plan).where(rollouts.c.number == int(number))).scalar_one()
+        return read_text(RolloutPlan, plan).before
 
     def events(self, number: str) -> Iterator[tuple[RolloutEventKind, float]]:
         with self.control.store.read() as connection:
@@ -217,13 +226,14 @@ def measure(folder: Path, count: int, seed: int) -> dict[str, float]:
     sick = [at_s for kind, at_s in fleet.events(bad) if kind is RolloutEventKind.UNHEALTHY]
     back = [at_s for kind, at_s in fleet.events(bad) if kind is RolloutEventKind.RETURNED]
     fleet.until(fleet.world.clock.now_s() + 10 * POLL_S)
-    runs = [reference_of(arm.target) for arm in fleet.arms.values()]
+    left = fleet.before(bad)
+    wrong = [name for name, arm in fleet.arms.items() if reference_of(arm.target) != left[name]]
     losses = sum(arm.starts - 1 for arm in fleet.arms.values())
     cpu_s = time.process_time() - begun_s
     return {
         "robots": count,
         "bricked": sum(not arm.runnable for arm in fleet.arms.values()),
-        "wrong": sum(release != "arm@2" for release in runs),
+        "wrong": len(wrong),
         "rollback_s": round(max(back) - sorted(sick)[2], 1) if len(sick) > 2 and back else -1.0,
         "returned": len(back),
         "power_losses": losses,

@@ -134,7 +134,7 @@ class Arm:
 
     def __init__(self, disk: LossyDisk) -> None:
         self.disk = disk
-        self.busy = ""
+        self.busy, self.broken = "", False
         self.runs: tuple[SignedFile, ...] = ()
 
     def unsafe(self) -> str:
@@ -147,7 +147,7 @@ class Arm:
         return tuple(self.disk.files.get(f"file-{file.sha256}", b"lost") for file in self.runs)
 
     def healthy(self, slot: str) -> bool:
-        return bool(self.runs) and b"bad" not in self.contents() and b"lost" not in self.contents()
+        return bool(self.runs) and not self.broken and b"bad" not in self.contents() and b"lost" not in self.contents()
 
 
 class Robot:

@@ -99,6 +99,25 @@ def test_release_that_sickens_later_is_taken_back_also_from_those_that_run_it(fl
 
 
 @pytest.mark.slow
+def test_robot_that_fails_as_it_goes_back_is_asked_again_and_in_the_end_left(fleet: Rolling) -> None:
+    """Whoever is sick whatever it runs cannot prove what it is to go back to."""
+    fleet.publish(b"second")
+    number = fleet.start(("all",))
+    fleet.turn(3)
+    once, never, *_ = fleet.robots.values()
+    fleet.rollouts.roll_back(number, RolloutWord(reason="it drops cups"))
+    once.arm.broken = never.arm.broken = True
+    fleet.turn(2)
+    once.arm.broken = False
+    fleet.turn(2)
+    assert fleet.runs() == ["1", "2", "1", "1", "1"]
+    assert fleet.state(number) is RolloutState.GOING_BACK
+    fleet.turn(5)
+    assert fleet.state(number) is RolloutState.WENT_BACK
+    assert [never.name] == [each.name for each in fleet.control.robots.ls() if each.runs == "arm@2"]
+
+
+@pytest.mark.slow
 def test_person_pauses_resumes_and_takes_back(fleet: Rolling) -> None:
     fleet.publish(b"second")
     number = fleet.start(("all",))

@@ -9,12 +9,13 @@ from collections.abc import Callable
 from typing import final
 
 from mainspring.domain.answers.policies.robots import RobotReport
-from mainspring.domain.errors import MainspringError, NotFound
+from mainspring.domain.errors import MainspringError, NotFound, TooManyRequests, Unavailable
 from mainspring.robots.edge.agent import EdgeAgent
 from mainspring.robots.edge.ddi import DdiClient
 from mainspring.robots.edge.machine import InstallOutcome, Phase
 
-RETRY_S = 30.0  # After a call that failed: a rollback is not to wait for a whole poll more.
+TRIES = 3  # At once: on a line that loses every second call a visit of four would else take an hour's quarter.
+RETRY_S = 30.0  # After a visit that failed: a rollback is not to wait for a whole poll more.
 
 
 @final
@@ -44,17 +45,21 @@ class EdgeVisits:
 
     def visit(self) -> float:
         """Calls the server once, and returns in how many seconds to do so again; one that is away changes nothing."""
-        try:
-            sleep_s = self._visit()
-        except MainspringError as error:
-            self.why = str(error)
-            return RETRY_S
-        self.why = ""
-        return sleep_s
-
-    def _visit(self) -> float:
-        self._settle()
         report = self._report()
+        for _ in range(TRIES):  # What was told is not told again.
+            try:
+                sleep_s = self._visit(report)
+            except MainspringError as error:
+                self.why = str(error)
+                if isinstance(error, Unavailable) and not isinstance(error, TooManyRequests):
+                    continue
+                break
+            self.why = ""
+            return sleep_s
+        return RETRY_S
+
+    def _visit(self, report: RobotReport) -> float:
+        self._settle()
         if report != self._reported:
             self._client.report(report)
             self._reported = report

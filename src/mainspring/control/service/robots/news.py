@@ -6,11 +6,14 @@ from collections.abc import Iterable
 
 import sqlalchemy as sa
 
+from mainspring.control.store.robots import records
 from mainspring.control.store.robots.records import RobotActionRecord
 from mainspring.control.store.robots.tables import rollout_events
 from mainspring.control.store.rows import read_text, text_of
 from mainspring.domain.answers import ActionState
 from mainspring.domain.answers.policies.rollouts import WORDS_MAX, RolloutEvent, RolloutEventKind
+
+TRIES_BACK_MAX = 5  # A robot that loses power as it goes back tries again; what fails so often wants a person.
 
 
 def add_events(connection: sa.Connection, rollout: int, events: Iterable[RolloutEvent]) -> None:
@@ -51,6 +54,9 @@ def tell_rollout(
         return
     if action.back:
         kind = RolloutEventKind.RETURNED if state is ActionState.DONE else None
+        if state is ActionState.FAILED and records.tries_back(connection, action) < TRIES_BACK_MAX:
+            wanted = {action.robot: action.release}
+            records.add_actions(connection, wanted, now_s=now_s, rollout=action.rollout, back=True)
     elif state is ActionState.DONE:
         kind = RolloutEventKind.COMMITTED
     else:

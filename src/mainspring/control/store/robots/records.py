@@ -262,6 +262,12 @@ def add_actions(
         connection.execute(sa.insert(robot_actions), rows)
 
 
+def tries_back(connection: sa.Connection, action: RobotActionRecord) -> int:
+    """Returns how often an action's rollout has had its robot go back."""
+    own = (robot_actions.c.rollout == action.rollout, robot_actions.c.robot == action.robot, robot_actions.c.back)
+    return connection.execute(sa.select(sa.func.count()).select_from(robot_actions).where(*own)).scalar_one()
+
+
 def change_action(connection: sa.Connection, number: int, **fields: object) -> None:
     """Writes some fields of an action."""
     own = robot_actions.c.number == number
