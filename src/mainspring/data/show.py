@@ -44,7 +44,7 @@ def contact_sheet(store: ObjectStore, row: EpisodeRow, features: Features, path:
         raise Unavailable(
             "draw an episode", got="no package 'matplotlib'", next_step="pip install 'mainspring[plot]'"
         ) from error
-    table = pq.read_table(io.BytesIO(read_piece(store, row.columns)))
+    table = pq.read_table(pa.BufferReader(read_piece(store, row.columns)))
     times_s = (table["time_ns"].to_numpy() - row.started_ns) / NANOSECONDS
     steps = np.unique(np.linspace(0, row.frames - 1, PICTURES).astype(np.int64))
     heights = [_WIDTH_IN / PICTURES * camera.height / camera.width + 0.3 for camera in features.cameras]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
@@ -55,7 +55,7 @@ def episode_curves(store: ObjectStore, row: EpisodeRow, features: Features, *, p
     Raises:
         DamagedData: The episode's bytes are not what they should be.
     """
-    table = pq.read_table(io.BytesIO(read_piece(store, row.columns)))
+    table = pq.read_table(pa.BufferReader(read_piece(store, row.columns)))
     times_s = (table["time_ns"].to_numpy() - row.started_ns) / NANOSECONDS
     steps = np.unique(np.linspace(0, row.frames - 1, min(points, row.frames)).astype(np.int64))
     found = []
@@ -80,7 +80,7 @@ def picture_strip(store: ObjectStore, row: EpisodeRow, *, cache_dir: Path) -> by
         NotFound: It has no video.
         DamagedData: The episode's bytes are not what they should be.
     """
-    table = pq.read_table(io.BytesIO(read_piece(store, row.columns)))
+    table = pq.read_table(pa.BufferReader(read_piece(store, row.columns)))
     steps = np.linspace(0, row.frames - 1, STRIP_PICTURES).astype(np.int64)
     rows = []
     for track in row.videos[:CAMERAS_MAX]:

@@ -290,7 +290,7 @@ def blobs_named_in(name: str, data: bytes) -> BlobsNamed:
         DamagedData: It is no Parquet, or is damaged.
     """
     with _reported(name):
-        return _named_in(pq.ParquetFile(io.BytesIO(data)), None)
+        return _named_in(pq.ParquetFile(pa.BufferReader(data)), None)
 
 
 def _named_in(file: pq.ParquetFile, mask: Mask | None) -> BlobsNamed:
@@ -356,7 +356,7 @@ def _reported(on: str) -> Iterator[None]:
 
 def _opened(store: ObjectStore, table: Blob) -> pq.ParquetFile:
     small = table.size_bytes <= WHOLE_BYTES_MAX
-    file = io.BytesIO(get_blob(store, table)) if small else pa.PythonFile(_Ranges(store, table), "r")
+    file = pa.BufferReader(get_blob(store, table)) if small else pa.PythonFile(_Ranges(store, table), "r")
     return pq.ParquetFile(file, page_checksum_verification=True, pre_buffer=not small)
 
 

@@ -6,13 +6,13 @@ dataset held before they stand out.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import reduce
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mainspring.data.catalog.fragments import Fragment, read_fragment
@@ -120,7 +120,7 @@ def _made(store: ObjectStore, fragment: Fragment, features: Features) -> Sketch:
     pieces = [from_plain(PackPiece, row) for row in read_fragment(store, fragment, ["columns"])["columns"].to_pylist()]
 
     def one(piece: PackPiece) -> Sketch:
-        table = pq.read_table(io.BytesIO(read_piece(store, piece)))
+        table = pq.read_table(pa.BufferReader(read_piece(store, piece)))
         return Sketch.of(np.concatenate([column_from_table(table, column.name) for column in features.columns], axis=1))
 
     with ThreadPoolExecutor(THREADS, "sketches") as pool:

@@ -258,7 +258,7 @@ class Journal:
 
 def _table_in(key: str, data: bytes, columns: list[str]) -> pa.Table:
     try:
-        return pq.ParquetFile(io.BytesIO(data)).read(columns=columns)
+        return pq.ParquetFile(pa.BufferReader(data)).read(columns=columns)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise DamagedData(
             "read an ingest's journal",

@@ -273,7 +273,7 @@ def column_of(label: str) -> str:
 
 
 def _marked(store: ObjectStore, row: EpisodeRow, said: Sequence[Annotation], columns: Mapping[str, str]) -> Result:
-    time_ns = pq.read_table(io.BytesIO(read_piece(store, row.columns)), columns=["time_ns"])["time_ns"].to_numpy()
+    time_ns = pq.read_table(pa.BufferReader(read_piece(store, row.columns)), columns=["time_ns"])["time_ns"].to_numpy()
     after_ns, half_ns = time_ns - row.started_ns, round(NANOSECONDS / row.rate_hz / 2)
     table = {}
     for name, label in columns.items():
@@ -293,7 +293,7 @@ def _layers(store: ObjectStore) -> Iterator[pa.Table]:
 
     def read(key: str) -> pa.Table:
         try:
-            return pq.read_table(io.BytesIO(store.get(key))).cast(_ROWS)
+            return pq.read_table(pa.BufferReader(store.get(key))).cast(_ROWS)
         except (pa.ArrowException, OSError, ValueError) as error:
             raise DamagedData("read annotations", on=key, got=str(error)[:200]) from error
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,11 +79,11 @@ def read_recorded(store: ObjectStore, row: EpisodeRow, layers: tuple[PackPiece, 
         NotFound: Bytes of it are missing.
         DamagedData: They are not what they should be.
     """
-    table = pq.read_table(io.BytesIO(read_piece(store, row.columns)))
+    table = pq.read_table(pa.BufferReader(read_piece(store, row.columns)))
     names = [name for name in table.column_names if name not in _BESIDE and not name.startswith(SHOWN)]
     columns = {name: column_from_table(table, name) for name in names}
     for piece in layers:
-        more = pq.read_table(io.BytesIO(read_piece(store, piece)))
+        more = pq.read_table(pa.BufferReader(read_piece(store, piece)))
         columns |= {name: column_from_table(more, name) for name in more.column_names}
     return Recorded(
         row=row, time_ns=table["time_ns"].to_numpy(), columns=columns, table=table, store=store, folder=folder

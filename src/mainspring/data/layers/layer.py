@@ -127,7 +127,7 @@ def layer_table(store: ObjectStore, layer_id: str) -> pa.Table:
     for entry in store.list(f"layers/{layer_id}/parts"):
         data = get_blob(store, decode(LayerPart, store.get(entry.key)).table)
         try:
-            tables.append(pq.read_table(io.BytesIO(data)).cast(_ROWS))
+            tables.append(pq.read_table(pa.BufferReader(data)).cast(_ROWS))
         except (pa.ArrowException, OSError, ValueError) as error:
             raise DamagedData("read a layer", on=entry.key, got=str(error)[:200]) from error
     table = pa.concat_tables(tables).sort_by("id")

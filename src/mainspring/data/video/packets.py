@@ -147,7 +147,7 @@ def index_from_parquet(data: bytes) -> PacketIndex:
         DamagedData: It is something else.
     """
     try:
-        table = pq.read_table(io.BytesIO(data))
+        table = pq.read_table(pa.BufferReader(data))
         facts = json.loads(table.schema.metadata[_FACTS])
         columns: dict[str, Any] = {name: table[name].to_numpy() for name in table.column_names}
         told = {"extradata": bytes.fromhex(facts["extradata"]), "lost": tuple(map(int, facts.get("lost", ())))}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import mmap
 import os
 import tempfile
@@ -112,7 +111,7 @@ class FrameMaker:
         }
 
     def _made(self, row: EpisodeRow) -> ReadyEpisode:
-        table = pq.read_table(io.BytesIO(read_piece(self.store, row.columns)))
+        table = pq.read_table(pa.BufferReader(read_piece(self.store, row.columns)))
         steps = steps_at(table["time_ns"].to_numpy(), self.recipe.rate_hz)
         columns: dict[str, NDArray[Any]] = {}
         wide = self._with_layers(table, row)
@@ -146,7 +145,7 @@ class FrameMaker:
 
     def _with_layers(self, table: pa.Table, row: EpisodeRow) -> pa.Table:
         for pieces in self.layers:
-            more = pq.read_table(io.BytesIO(read_piece(self.store, pieces[row.id])))
+            more = pq.read_table(pa.BufferReader(read_piece(self.store, pieces[row.id])))
             if more.num_rows != table.num_rows:
                 raise DamagedData("read a layer", got=f"{more.num_rows} steps", wanted=f"{table.num_rows}")
             for name in more.column_names:

@@ -202,7 +202,7 @@ class _Known:
         """Returns what is kept, None when nothing is."""
         for entry in reversed(store.list(folder)):
             try:
-                table = pq.read_table(io.BytesIO(store.get(entry.key)))
+                table = pq.read_table(pa.BufferReader(store.get(entry.key)))
                 return _Known(
                     number=int(entry.key.rpartition("/")[2].partition(".")[0]),
                     sides=dict(zip(table["group"].to_pylist(), map(int, table["held_out"].to_pylist()), strict=True)),

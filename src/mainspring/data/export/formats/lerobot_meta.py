@@ -5,7 +5,6 @@ Source: github.com/huggingface/lerobot, `lerobot/datasets/utils.py` and `compute
 
 from __future__ import annotations
 
-import io
 import itertools
 import json
 import re
@@ -358,7 +357,7 @@ def _from_lines(data: bytes) -> Mapping[tuple[int, str], Statistic]:
 def _from_table(data: bytes) -> Mapping[tuple[int, str], Statistic]:
     found: dict[tuple[int, str], Statistic] = {}
     try:
-        with pq.ParquetFile(io.BytesIO(data)) as file:
+        with pq.ParquetFile(pa.BufferReader(data)) as file:
             names = [name for name in file.schema_arrow.names if name.startswith("stats/")]
             for row in file.read([*names, "episode_index"]).to_pylist():
                 cameras: dict[str, Statistic] = {}
