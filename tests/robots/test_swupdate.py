@@ -18,7 +18,10 @@ from tests.robots.test_ms_edge import Served
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not shutil.which("swupdate") or not shutil.which("openssl"), reason="needs swupdate and openssl: apt-get install swupdate openssl"),
+    pytest.mark.skipif(
+        not shutil.which("swupdate") or not shutil.which("openssl"),
+        reason="needs swupdate and openssl: apt-get install swupdate openssl",
+    ),
 ]
 MAKE_KEY = """openssl req -x509 -newkey rsa:2048 -nodes -keyout key.pem -out cert.pem -days 30 -subj /CN=images
   -addext extendedKeyUsage=emailProtection"""
