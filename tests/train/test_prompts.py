@@ -118,6 +118,14 @@ def test_words_by_their_hash_are_the_same_wherever_they_stand_and_capitals_are_n
     assert max(one + other) < 256
 
 
+def test_words_by_their_hash_fit_a_model_of_few_words() -> None:
+    tiny = policy(VlaKind.PI0, length=9)
+    few = replace(tiny, language=replace(tiny.language, vocabulary=16))
+    tokens = Tokenizer(Path("words"), few).prompt("put it there", np.zeros(3, np.float32)).tokens
+    assert tokens[0] == 1
+    assert all(2 <= token < 16 for token in tokens[1:5])
+
+
 def test_noise_leaves_out_words_and_replaces_others_but_never_the_ends() -> None:
     noisy = replace(policy(VlaKind.PI0, length=12), prompt_noise=0.5)
     words, rows = 8, 400

@@ -67,6 +67,9 @@ class _Hashed(_Bytes):
     def __init__(self, vocabulary: int) -> None:
         self._count = vocabulary - _FIRST
 
+    def GetPieceSize(self) -> int:
+        return _FIRST + self._count
+
     def EncodeAsIds(self, texts: str | list[str]) -> Any:
         if isinstance(texts, str):
             return [_FIRST + crc32(word.encode()) % self._count for word in _WORD.findall(texts.lower())]
