@@ -29,16 +29,16 @@ HAND = Embodiment(action=(RobotChannel(name="hand", unit="m"),))
 
 
 class Wire:
-    """Calls of a robot, straight to the server's code; away when a test says so."""
+    """Calls of a robot, straight to the server's code; away, or losing every second one, when a test says so."""
 
     def __init__(self, control: Control) -> None:
         self.control = control
-        self.away = False
+        self.away = self.loses = False
         self.calls = 0
 
     def call(self, method: str, path: str, headers: Mapping[str, str], body: bytes = b"") -> EdgeAnswer:
         self.calls += 1
-        if self.away:
+        if self.away or (self.loses and self.calls % 2):
             raise Unavailable("call the server", got="no line")
         try:
             return EdgeAnswer(status=200, body=self._answer(method, path, headers, body))

@@ -10,6 +10,7 @@ from mainspring.control.store.robots.records import change_action
 from mainspring.domain.answers import ActionState, NewInstallation, NewRobot, Revocation, RobotState
 from mainspring.domain.errors import Conflict, InvalidInput, NotAllowed
 from mainspring.robots.edge.device import IDENTITY, enrol
+from mainspring.robots.edge.visits import RETRY_S
 from tests.robots.edge_world import LossyDisk
 from tests.robots.fleet_world import EdgeRobot, FleetWorld
 
@@ -179,3 +180,14 @@ def test_robot_that_calls_one_upon_another_is_held_back_alone(fleet: FleetWorld)
     fleet.world.clock.advance(60.0)
     robot.visits.visit()
     assert robot.visits.why == ""
+
+
+def test_line_that_loses_every_second_call_costs_no_visit(fleet: FleetWorld) -> None:
+    robot = fleet.robot("arm-1")
+    robot.sick = True  # So that there is something to report.
+    fleet.wire.calls, fleet.wire.loses = 0, True
+    assert robot.visits.visit() > RETRY_S
+    assert (robot.visits.why, fleet.wire.calls) == ("", 4)
+    fleet.wire.away = True
+    assert robot.visits.visit() == RETRY_S
+    assert "no line" in robot.visits.why

@@ -45,7 +45,8 @@ def tell_rollout(
     *,
     unhealthy: bool = False,
 ) -> None:
-    """Tells an action's rollout how it ended; nothing where it belongs to none.
+    """Tells an action's rollout how it ended; nothing where it belongs to none. A robot that failed as it went back is
+    asked again, `TRIES_BACK_MAX` times in all.
 
     Args:
         unhealthy: Whether the release did not prove healthy.
