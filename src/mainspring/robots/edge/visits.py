@@ -14,7 +14,7 @@ from mainspring.robots.edge.agent import EdgeAgent
 from mainspring.robots.edge.ddi import DdiClient
 from mainspring.robots.edge.machine import InstallOutcome, Phase
 
-TRIES = 3  # At once: on a line that loses every second call a visit of four would else take an hour's quarter.
+TRIES = 3  # At once: on a line that loses every second call, a visit of four calls would else hardly ever succeed.
 RETRY_S = 30.0  # After a visit that failed: a rollback is not to wait for a whole poll more.
 
 
