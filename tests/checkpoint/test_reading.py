@@ -48,6 +48,16 @@ def test_region_of_any_cut_of_any_array_restored_equals_the_region(
     assert np.array_equal(checkpoint.array("x"), array)
 
 
+def test_reader_that_rests_reads_the_same_and_rests_after_each_block_it_read(tmp_path: Path) -> None:
+    arrays: Arrays = {"x": np.arange(3 << 20, dtype=np.float32), "y": np.arange(60, dtype=np.int64).reshape(6, 10)}
+    store = open_store(f"file://{tmp_path}")
+    saved(store, arrays, {"x": [[0, 1 << 20, 3 << 20]], "y": [range(7), [0, 5, 10]]})
+    rests: list[int] = []
+    got = open_checkpoint(store, JOB, 1, rest=lambda: rests.append(1)).arrays(arrays)
+    assert all(np.array_equal(got[path], array) for path, array in arrays.items())
+    assert len(rests) >= 2  # 12 MiB, of which a block has 8 at most.
+
+
 @pytest.mark.slow
 @settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(0, 5), st.floats(0, 1), st.floats(0, 1), st.integers(0, 1)), max_size=12))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -32,6 +34,7 @@ from mainspring.objects import (
     checked_key,
     fetch_blob,
     get_blob,
+    is_aligned,
     open_store,
     put_blob,
     put_blob_file,
@@ -129,6 +132,20 @@ def test_range_with_negative_numbers_is_refused(store: ObjectStore) -> None:
             store.get_range("a", offset=offset, size_bytes=size_bytes)
     with pytest.raises(InvalidInput):
         store.get_into("a", offset=-1, into=memoryview(bytearray(1)))
+
+
+@pytest.mark.skipif(not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="this kernel has no huge pages")
+def test_memory_that_must_come_at_once_is_never_of_huge_pages() -> None:
+    data = np.frombuffer(aligned_buffer(9 << 20, huge=False), dtype=np.uint8)
+    assert data.flags.writeable
+    assert is_aligned(data.data)
+    flags = [
+        part.partition("VmFlags:")[2].split()
+        for part in re.split(r"(?m)^(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text())
+        if (bounds := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", part))
+        and int(bounds[1], 16) <= data.ctypes.data < int(bounds[2], 16)
+    ]
+    assert [("nh" in of_one) for of_one in flags] == [True]
 
 
 @pytest.mark.slow

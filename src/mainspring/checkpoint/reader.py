@@ -88,7 +88,7 @@ class Checkpoint:
         indices: What each share holds, in the order of the manifest.
         bytes_read: What reading these took.
         rest: Called after each block that is read, which are then read one by one: for a process that has others to
-            serve meanwhile. None to read as fast as the disk gives.
+            serve meanwhile, and gets arrays in small pages. None to read as fast as the disk gives.
 
     Raises:
         DamagedData: Shards of one path belong to different arrays.
@@ -221,7 +221,7 @@ class Checkpoint:
             found = sources(numbered, start, shape)
             if found is None:
                 raise _gap(path)
-            array = np.frombuffer(aligned_buffer(math.prod(shape) * dtype.itemsize), dtype=dtype).reshape(shape)
+            array = np.frombuffer(self._room(math.prod(shape) * dtype.itemsize), dtype=dtype).reshape(shape)
             arrays.append(array)
             for source in found:
                 run, shard = source.run, self.shards[source.shard]
@@ -232,7 +232,7 @@ class Checkpoint:
                 if target.flags.c_contiguous and target.nbytes == run.size_bytes:
                     views.append(target.reshape(-1).view(np.uint8).data)
                 else:
-                    views.append(aligned_buffer(run.size_bytes))
+                    views.append(self._room(run.size_bytes))
                     strided: NDArray[Any] = np.ndarray(run.shape, dtype, buffer=views[-1], strides=run.strides)
                     copied.append(_Copied(target=target, found=strided))
                 pieces.append(Piece(shard=source.shard, offset=run.offset, size_bytes=run.size_bytes))
@@ -332,7 +332,10 @@ class Checkpoint:
         with self._lock:
             if size_bytes <= READ_BYTES + 2 * DIRECT_BYTES and self._buffers:
                 return self._buffers.pop()
-        return aligned_buffer(max(size_bytes, READ_BYTES + 2 * DIRECT_BYTES))
+        return self._room(max(size_bytes, READ_BYTES + 2 * DIRECT_BYTES))
+
+    def _room(self, size_bytes: int) -> memoryview:
+        return aligned_buffer(size_bytes, huge=self._rest is None)
 
     def _fill(self, share: ShareEntry, low: int, into: memoryview) -> None:
         """Reads the share's data from `low` on, across its segments."""

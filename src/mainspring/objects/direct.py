@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +16,19 @@ _HUGE_BYTES = 2 << 20  # A huge page: a disk fills memory of these up to a third
 _WRITE_BYTES = 16 << 20  # One call; 16 MiB came within 5 % of the fastest on the disks measured.
 
 
-def aligned_buffer(size_bytes: int) -> memoryview:
+def aligned_buffer(size_bytes: int, *, huge: bool = True) -> memoryview:
     """Returns fresh memory at a page's address, into which a disk can write directly.
 
     Args:
         size_bytes: Its length.
+        huge: Of huge pages where there are such. A disk fills them sooner, but where memory is in pieces the kernel
+            moves pages about to make room for one, for up to 60 ms: not for a process that must answer meanwhile.
     """
+    if not huge:
+        small = mmap.mmap(-1, max(size_bytes, 1))
+        with suppress(AttributeError, OSError):  # Systems and kernels without huge pages.
+            small.madvise(mmap.MADV_NOHUGEPAGE)
+        return memoryview(small)[:size_bytes]
     alignment = _HUGE_BYTES if size_bytes >= _HUGE_BYTES else DIRECT_BYTES
     raw = np.empty(size_bytes + alignment, dtype=np.uint8)  # NumPy asks for huge pages from 4 MiB on.
     start = -_address(raw.data) % alignment
