@@ -7,6 +7,10 @@ import resource
 import secrets
 import sys
 import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
 
 FILES_WANTED = 65_536  # Of which a server makes half connections: three for each of 10,000 nodes.
 
@@ -37,6 +41,23 @@ def raise_open_files() -> int:
     wanted = max(soft, min(FILES_WANTED, hard))
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     return wanted
+
+
+def looked(look: Callable[[], T], done: Callable[[T], object], *, every_s: float, timeout_s: float) -> T:
+    """Returns what was seen once it is as wanted, or what was seen last when the time is over.
+
+    For what nobody tells of by itself; where there are events, follow those.
+
+    Args:
+        look: Returns what there is to see.
+        done: Returns whether it is as wanted.
+        every_s: Between two looks.
+        timeout_s: How long to go on; the first look comes at once, the last when the time is over.
+    """
+    over_s = time.monotonic() + timeout_s
+    while not done(seen := look()) and (left_s := over_s - time.monotonic()) > 0:
+        time.sleep(min(every_s, left_s))
+    return seen
 
 
 class SystemClock:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import final
 
 from mainspring.app.base.client import Client
+from mainspring.app.base.system import looked
 from mainspring.domain.answers import ArrivalView, ClipCatalog, ClipEntry, ClipsAsked, Standing
 from mainspring.domain.errors import Conflict, Unavailable
 from mainspring.domain.ports import Backoff
@@ -67,18 +68,20 @@ def settled(client: Client, path: Path, blob: Blob, dataset: str, *, timeout_s: 
     Raises:
         Unavailable: It was not read in time.
     """
-    deadline = time.monotonic() + timeout_s
     seen = partial(client.arrival, dataset, path.name, id=blob.id, size=blob.size_bytes)
-    while (view := seen()).standing not in (Standing.TAKEN, Standing.REFUSED):
-        if time.monotonic() > deadline:
-            raise Unavailable(
-                "wait for a recording to be read",
-                on=path.name,
-                got=f"nothing in {timeout_s:.0f} s",
-                next_step="look into the server's log; it is read once it can be",
-            )
-        time.sleep(LOOK_S)
+    view = looked(seen, _is_settled, every_s=LOOK_S, timeout_s=timeout_s)
+    if not _is_settled(view):
+        raise Unavailable(
+            "wait for a recording to be read",
+            on=path.name,
+            got=f"nothing in {timeout_s:.0f} s",
+            next_step="look into the server's log; it is read once it can be",
+        )
     return view
+
+
+def _is_settled(view: ArrivalView) -> bool:
+    return view.standing in (Standing.TAKEN, Standing.REFUSED)
 
 
 @final

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, final
 
 from mainspring.app.base.home import Config, ServerRecord
+from mainspring.app.base.system import looked
 from mainspring.app.server import daemon
 from mainspring.domain.answers import ClusterView, JobView
 from mainspring.domain.errors import Conflict, InvalidInput, MainspringError, NotFound, Unavailable, nearest
@@ -127,16 +128,16 @@ class ClusterVerbs:
         Raises:
             Unavailable: One has not answered in time.
         """
-        deadline = time.monotonic() + timeout_s
-        while silent := [str(shown.name) for shown in self.ls() if shown.view is None]:
-            if time.monotonic() > deadline:
-                raise Unavailable(
-                    "wait for clusters",
-                    on=", ".join(silent),
-                    got=f"no answer in {timeout_s:g} s",
-                    next_step=f"ms cluster check {silent[0]}",
-                )
-            time.sleep(_POLL_S)
+        if silent := looked(self._silent, lambda silent: not silent, every_s=_POLL_S, timeout_s=timeout_s):
+            raise Unavailable(
+                "wait for clusters",
+                on=", ".join(silent),
+                got=f"no answer in {timeout_s:g} s",
+                next_step=f"ms cluster check {silent[0]}",
+            )
+
+    def _silent(self) -> list[str]:
+        return [str(shown.name) for shown in self.ls() if shown.view is None]
 
     def findings(self, cluster: ClusterSettings) -> Iterator[Finding]:
         """Yields what a check of a cluster's set-up finds, step by step; where there is nothing to set up, nothing.

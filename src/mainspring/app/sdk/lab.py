@@ -23,6 +23,7 @@ from mainspring.app.base.calls import batches
 from mainspring.app.base.client import Client
 from mainspring.app.base.home import Home, ServerRecord
 from mainspring.app.base.specs import option_from, spec_from
+from mainspring.app.base.system import looked
 from mainspring.domain import answers
 from mainspring.domain.codec import from_plain, to_plain
 from mainspring.domain.errors import NotFound, Unavailable
@@ -458,15 +459,16 @@ class Lab(LabCalls):
             Conflict: None of its ranks run.
             Unavailable: Its lead has not told in time.
         """
-        deadline = time.monotonic() + timeout_s
         with self.client() as client:
             job = client.ask_stacks(job, answers.Reason(reason=reason)).id
             asked = max(one.sequence for one in client.job_events(job, newest=True) if one.kind == "stacks_asked")
-            while time.monotonic() < deadline:
-                found = [one for one in client.job_events(job, since=asked) if one.kind == "stacks_seen"]
-                if found:  # All of one look come with one heartbeat.
-                    return tuple(found)
-                time.sleep(_POLL_S)
+
+            def seen() -> list[answers.Event]:
+                return [one for one in client.job_events(job, since=asked) if one.kind == "stacks_seen"]
+
+            found = looked(seen, bool, every_s=_POLL_S, timeout_s=timeout_s)
+        if found:
+            return tuple(found)  # All of one look come with one heartbeat.
         raise Unavailable("see where ranks stand", on=job, got=f"no word of its lead in {timeout_s:g} s")
 
     def wait(
@@ -482,17 +484,17 @@ class Lab(LabCalls):
         Raises:
             Unavailable: It has not ended in time.
         """
-        deadline = time.monotonic() + timeout_s
         with self.client() as client:
-            while True:
-                view = client.status(job)
-                job = view.id  # A name may come to mean a newer job.
+            id = client.status(job).id  # A name may come to mean a newer job.
+
+            def is_over(view: answers.JobView) -> bool:
                 on_look(view)
-                if ended(view.state):
-                    return view
-                if time.monotonic() > deadline:
-                    raise Unavailable("wait for a job", on=job, got=view.state.value, wanted=f"an end in {timeout_s} s")
-                time.sleep(_POLL_S)
+                return ended(view.state)
+
+            view = looked(lambda: client.status(id), is_over, every_s=_POLL_S, timeout_s=timeout_s)
+        if ended(view.state):
+            return view
+        raise Unavailable("wait for a job", on=id, got=view.state.value, wanted=f"an end in {timeout_s} s")
 
 
 __all__ = ["Lab", "job"]

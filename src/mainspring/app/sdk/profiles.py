@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
+from mainspring.app.base.system import looked
 from mainspring.checkpoint import job_folder
-from mainspring.domain.answers import NewProfile, ProfileView
+from mainspring.domain.answers import JobView, NewProfile, ProfileView
 from mainspring.domain.errors import NotFound, Unavailable
 from mainspring.domain.ids import JobId
 from mainspring.domain.life import ended
@@ -90,22 +90,26 @@ class ProfileVerbs:
         self, asked: ProfileView, since: int, timeout_s: float, on_wait: Callable[[int], object]
     ) -> list[ProfileKeptEvent]:
         """Returns what is told of each rank, in events after a sequence."""
-        over_s = time.monotonic() + timeout_s
         told: list[ProfileKeptEvent] = []
-        while True:
+
+        def left() -> int:
+            return len({*asked.ranks} - {event.rank for event in told})
+
+        def look() -> JobView:
+            nonlocal since
+            view = self._lab.status(asked.job)  # Before its events: what a job that has ended told is among these.
             fresh = self._lab.call(Calls.job_events, asked.job, since=since)
             since = fresh[-1].sequence if fresh else since
             kept = (event.told for event in fresh if isinstance(event.told, ProfileKeptEvent))
-            told += [event for event in kept if event.id == asked.id]
-            left = len({*asked.ranks} - {event.rank for event in told})
-            on_wait(left)
-            if not left:
-                return told
-            view = self._lab.status(asked.job)
-            if ended(view.state) or time.monotonic() > over_s:
-                got = view.state.value if ended(view.state) else f"no word of {left} ranks in {timeout_s:.0f} s"
-                raise Unavailable("profile a job", on=asked.job, got=got, next_step=f"ms status {asked.job}")
-            time.sleep(_POLL_S)
+            told.extend(event for event in kept if event.id == asked.id)
+            on_wait(left())
+            return view
+
+        view = looked(look, lambda view: not left() or ended(view.state), every_s=_POLL_S, timeout_s=timeout_s)
+        if left():
+            got = view.state.value if ended(view.state) else f"no word of {left()} ranks in {timeout_s:.0f} s"
+            raise Unavailable("profile a job", on=asked.job, got=got, next_step=f"ms status {asked.job}")
+        return told
 
     def ls(self, job: str) -> tuple[str, ...]:
         """Returns the profiles that are kept of a job, "ID/RANK", in order of id.

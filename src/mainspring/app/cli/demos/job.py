@@ -22,6 +22,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from mainspring.app.base.home import Config
+from mainspring.app.base.system import looked
 from mainspring.app.cli.data.data import ingest_with_progress, view_with_progress
 from mainspring.app.render.data import report_panel
 from mainspring.app.render.goodput import goodput_text
@@ -65,6 +66,7 @@ TOLD_CHANGES = {  # It sees no pictures, and hears its task.
     "ema_decay": 0.998,
     "steps": 6_000,
 }
+LOOK_S = 0.1
 PLACED_S_MAX = 10.0
 END_S_MAX = 30.0
 
@@ -311,9 +313,9 @@ class Demo:
 
     def _show_why(self, submitted: JobView) -> None:
         """Waits for the plan that places the job, and shows it."""
-        deadline = time.monotonic() + PLACED_S_MAX
-        while not (why := self.lab.why(submitted.id)).candidates and time.monotonic() < deadline:
-            time.sleep(0.1)
+        why = looked(
+            lambda: self.lab.why(submitted.id), lambda why: why.candidates, every_s=LOOK_S, timeout_s=PLACED_S_MAX
+        )
         ERRORS.print(why_panel(why, submitted, now_s=time.time()))
 
     def _evaluate(self, trained: JobView, view: ViewManifest, report: IngestReport) -> JobView:
