@@ -13,8 +13,8 @@ import sqlalchemy as sa
 from mainspring.control import Store, open_store
 from mainspring.control.store.holdings import ALLOCATION_ROWS, AllocationRecord
 from mainspring.control.store.records import ATTEMPT_ROWS, JOB_ROWS, AttemptRecord, JobRecord
-from mainspring.control.store.rows import RowMapping
-from mainspring.control.store.schema import allocations, attempts, jobs
+from mainspring.control.store.rows import COPIED_MIN, RowMapping, add_rows
+from mainspring.control.store.schema import allocations, attempts, events, jobs, leases
 from mainspring.domain.codec import alike
 from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, JobId, TeamName
 from mainspring.domain.life import AllocationState, AttemptState, JobState
@@ -133,3 +133,27 @@ def test_fields_that_may_be_none_are_read_as_none(store: Store) -> None:
         connection.execute(sa.insert(jobs).values(spec="{}", **JOB_ROWS.row(alike(JobRecord, job))))
     with store.read() as connection:
         assert JOB_ROWS.read(connection, JOB_ROWS.select) == (job,)
+
+
+@pytest.mark.parametrize("count", [2, 2 * COPIED_MIN])
+def test_rows_few_or_many_are_written_as_they_are(store: Store, count: int) -> None:
+    awkward = 'a\tb\\n\n"c" {"d": [1]} \\N ü \x7f'
+    rows = [
+        {"time_s": at + 0.1, "kind": awkward if at % 2 else "", "job_id": None, "attempt_id": None, "detail": f"{at}"}
+        for at in range(count)
+    ]
+    with store.write() as connection:
+        assert add_rows(connection, events, rows) == count
+        found = connection.execute(sa.select(events.c.time_s, events.c.kind, events.c.job_id, events.c.detail))
+        assert [tuple(row) for row in found.fetchall()] == [
+            (row["time_s"], row["kind"], None, row["detail"]) for row in rows
+        ]
+
+
+@pytest.mark.parametrize("count", [2, 2 * COPIED_MIN])
+def test_rows_few_or_many_of_which_one_is_there_already_are_refused_as_a_whole(store: Store, count: int) -> None:
+    rows = [{"name": f"{at}", "holder": "", "epoch": 0, "expires_s": 0.0} for at in range(count)]
+    with pytest.raises(sa.exc.IntegrityError), store.write() as connection:
+        add_rows(connection, leases, [*rows, rows[0]])
+    with store.write() as connection:
+        assert add_rows(connection, leases, rows) == count
