@@ -27,5 +27,5 @@ def self_signed(folder: Path, *, name: str) -> Certificate:
     subject = ["-subj", f"/CN={name}", "-addext", f"subjectAltName=DNS:{name}"]
     files = ["-keyout", str(made.key), "-out", str(made.chain)]
     words = ["openssl", "req", "-x509", "-nodes", "-days", "2", *curve, *subject, *files]
-    subprocess.run(words, check=True, capture_output=True, timeout=30)
+    subprocess.run(words, check=True, capture_output=True, timeout=120)
     return made

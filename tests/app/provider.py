@@ -76,7 +76,7 @@ def walk(url: str, name: str, *, until: str = "") -> str:
     Args:
         until: Where the browser is not to go: what an address begins with.
     """
-    with httpx.Client(timeout=20) as browser:
+    with httpx.Client(timeout=120) as browser:
         answer = browser.get(url)
         for _ in range(_STEPS_MAX):
             while answer.is_redirect:

@@ -83,7 +83,7 @@ def running(folder: Path, *words: str) -> Iterator[None]:
         assert process.poll() is None, Path(log.name).read_text()[-3_000:]
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(120)
 
 
 @contextmanager
@@ -126,7 +126,7 @@ def _ready(url: str) -> bool:
 
 
 def _asked(url: str, expr: str) -> list[Any]:
-    answer = httpx.get(f"{url}/api/v1/query", params={"query": expr}, timeout=20).json()
+    answer = httpx.get(f"{url}/api/v1/query", params={"query": expr}, timeout=120).json()
     assert answer["status"] == "success", (expr, answer)
     found: list[Any] = answer["data"]["result"]
     return found
@@ -186,7 +186,7 @@ def test_every_panel_of_every_dashboard_shows_something(lab: Lab, tmp_path: Path
         with suppress(AssertionError):  # Which panels are empty is told below.
             until(lambda: silent() <= EMPTY, "every panel to show something")
         assert silent() == EMPTY
-        evaluated = httpx.get(f"{prometheus}/api/v1/rules", timeout=20).json()["data"]["groups"]
+        evaluated = httpx.get(f"{prometheus}/api/v1/rules", timeout=120).json()["data"]["groups"]
         assert [rule["lastError"] for group in evaluated for rule in group["rules"] if rule["health"] == "err"] == []
         assert len(evaluated) == len(groups())
         gate.touch()

@@ -327,7 +327,7 @@ def test_an_interrupt_while_following_leaves_the_job_and_no_trace(lab: Lab) -> N
     assert follower.stdout is not None
     assert any(line == "on\n" for line in follower.stdout)
     follower.send_signal(signal.SIGINT)
-    _, errors = follower.communicate(timeout=20)
+    _, errors = follower.communicate(timeout=120)
     assert follower.returncode == 130
     assert "ms stop" in errors
     assert "Traceback" not in errors

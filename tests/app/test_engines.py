@@ -106,7 +106,7 @@ def test_a_cluster_whose_commands_are_missing_is_silent_in_plain_words_and_holds
     assert len(engines.by_name[ClusterName("alpha")].inventory().nodes) == 2
     with pytest.raises(Unavailable):
         engines.by_name[ClusterName("slurm")].inventory()
-    assert clock.monotonic_s() - begun < 1.0
+    assert clock.monotonic_s() - begun < 10.0
 
     def told() -> bool:
         try:

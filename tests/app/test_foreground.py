@@ -43,7 +43,7 @@ def test_server_in_the_foreground_is_the_process_that_was_started(tmp_path: Path
         again = subprocess.run(words, capture_output=True, text=True)
         assert (again.returncode, "ms down" in again.stderr) == (Conflict.exit_code, True)
         server.send_signal(signal.SIGTERM)
-        assert server.wait(30) == 0
+        assert server.wait(120) == 0
         assert server.stderr is not None
         assert server.stderr.read() == ""
     assert not lab.down()

@@ -44,7 +44,7 @@ def _send_part(lab: Lab, path: Path, count: int, *, then: Callable[[], None]) ->
     assert server is not None
     blob = blob_of_file(path)
     host, _, port = server.url.removeprefix("http://").rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=10) as connection:
+    with socket.create_connection((host, int(port)), timeout=120) as connection:
         connection.sendall(
             f"PUT /v1/datasets/pick/arrivals/{path.name}?id={blob.id}&size={blob.size_bytes}&offset=0 HTTP/1.1\r\n"
             f"Host: {host}\r\nAuthorization: Bearer {lab.home.token()}\r\n"

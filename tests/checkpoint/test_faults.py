@@ -181,7 +181,7 @@ def test_data_is_on_its_way_while_its_checksums_are_computed() -> None:
     store = open_store("memory://")
 
     def sealed() -> Sealed:
-        until_s = time.monotonic() + 10.0
+        until_s = time.monotonic() + 120.0
         while not store.list(""):
             assert time.monotonic() < until_s, "no data came before the checksums"
         return known

@@ -286,7 +286,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     thread.start()
     yield Served(app=app, url=f"http://127.0.0.1:{listener.getsockname()[1]}")
     server.should_exit = True
-    thread.join(10)
+    thread.join(120)
     first.control.store.close()
 
 

@@ -147,7 +147,7 @@ def test_a_hook_s_server_is_posted_to_and_one_that_says_no_leads_to_the_next(wor
         }
         ward = Ward(world, CareRules(repairs=hooks, burn_in=TRIAL), HookThreads())
         ward.fail()
-        for _ in range(500):
+        for _ in range(6_000):
             if "reboot done" in ward.steps():
                 break
             Event().wait(0.01)

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 def wait_for(held: Callable[[], bool]) -> None:
     """Returns once `held` is true; polls the server, which answers as fast as it can."""
-    end = time.monotonic() + 10
+    end = time.monotonic() + 120
     while not held():
-        assert time.monotonic() < end, "waited 10 s"
+        assert time.monotonic() < end, "waited 120 s"
 
 
 @pytest.mark.slow

@@ -144,24 +144,24 @@ def test_pieces_written_together_are_each_whole_or_not_at_all(store: Store) -> N
     together: Together[int, str] = Together(store, _write_pieces)
 
     def piece(number: int) -> str:
-        begun.wait(10)
+        begun.wait(120)
         return together.ask(number)
 
     def hold() -> None:
         with store.write():
-            entered.wait(10)
-            begun.wait(10)
+            entered.wait(120)
+            begun.wait(120)
 
     with ThreadPoolExecutor(9) as threads:
         threads.submit(hold)
-        entered.wait(10)
+        entered.wait(120)
         done = [threads.submit(piece, number) for number in range(8)]
         for number, one in enumerate(done):
             if number % 2:
                 with pytest.raises(NotFound, match=str(number)):
-                    one.result(10)
+                    one.result(120)
             else:
-                assert one.result(10) == "of 1"
+                assert one.result(120) == "of 1"
     assert _pieces(store) == [f"piece-{number}" for number in range(0, 8, 2)]
 
 
@@ -177,7 +177,7 @@ def test_pieces_that_come_while_others_are_written_are_written_in_one_go(store: 
     def write(connection: sa.Connection, numbers: Sequence[int]) -> Sequence[int]:
         sizes.append(len(numbers))
         if numbers[0] == 0:
-            others.wait(10)
+            others.wait(120)
             Event().wait(0.2)  # From there to the queue is one statement.
         return numbers
 
@@ -185,7 +185,7 @@ def test_pieces_that_come_while_others_are_written_are_written_in_one_go(store: 
 
     def piece(number: int) -> int:
         if number:
-            others.wait(10)
+            others.wait(120)
         return together.ask(number)
 
     with ThreadPoolExecutor(4) as threads:

@@ -39,7 +39,7 @@ class Sshd:
         self._process: subprocess.Popen[bytes] | None = None
         for key in ("host", "user"):
             words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "test", "-f", str(folder / key)]
-            subprocess.run(words, check=True, timeout=30)
+            subprocess.run(words, check=True, timeout=120)
         shutil.copy(folder / "user.pub", folder / "authorized")
         (folder / "banner").write_text("Unauthorised use is prohibited.\n")
         # What a login shell prints comes before the command's own output, whatever the user's files say.

@@ -260,7 +260,7 @@ def test_launch_from_many_threads_starts_once(machine: Machine) -> None:
     failed: list[Exception] = []
 
     def launch(engine: LocalEngine) -> None:
-        together.wait(timeout=10.0)
+        together.wait(timeout=120)
         try:
             engine.launch(order(2))
         except (OSError, MainspringError) as error:
@@ -270,7 +270,7 @@ def test_launch_from_many_threads_starts_once(machine: Machine) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=20.0)
+        thread.join(timeout=120)
     assert not failed
     machine.until(lambda: len(machine.started()) >= 2)
     engine = machine.engine()
@@ -334,7 +334,7 @@ def test_agents_outlive_the_controller(machine: Machine) -> None:
     root = machine.root.parent
     (root / "launch.json").write_bytes(encode(order(2)))
     source = str(Path(mainspring.__file__).parent.parent)
-    subprocess.run([sys.executable, "-c", CONTROLLER, source, str(root)], check=True, timeout=20, input=b"")
+    subprocess.run([sys.executable, "-c", CONTROLLER, source, str(root)], check=True, timeout=120, input=b"")
     machine.until(lambda: len(machine.started()) == 2)
     engine = machine.engine()
     assert engine.observe()[0].phase is AllocationPhase.RUNNING

@@ -333,7 +333,7 @@ def test_many_acts_on_a_slow_cluster_keep_their_caller_for_a_moment_in_all(world
         with suppress(Unavailable):
             engine.launch(order(f"allocation-{index}"))
     took_s = time.monotonic() - begun
-    assert took_s < 3.0, "one after the other they take 16 s"
+    assert took_s < 10.0, "one after the other they take 16 s"
     world.inner.returned("launch", 400)
     assert len(engine.observe()) == 400
 

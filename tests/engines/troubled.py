@@ -12,7 +12,7 @@ from mainspring.domain.ports import Engine
 from mainspring.engines.common.forwarding import CallResult, EngineCall, ForwardingEngine, perform
 from mainspring.testing import FakeClock, FakeEngine
 
-WAIT_S = 20.0
+WAIT_S = 120.0
 
 
 class Troubled(ForwardingEngine):

@@ -23,7 +23,7 @@ from tests.node.rig import Rig
 
 pytest.importorskip("moto", reason="an S3 server is needed: pip install 'moto[server]'")
 pytestmark = pytest.mark.slow
-UP_LIMIT_S = 30.0
+UP_LIMIT_S = 120.0
 
 
 @dataclass

@@ -30,7 +30,7 @@ from mainspring.objects import ObjectStore, open_store
 from mainspring.testing import FakeClock, SeededDice
 
 ATTEMPT, JOB, MAIN, SECRET = AttemptId("attempt-1"), JobId("job-1"), RoleName("main"), "secret-of-the-peers"
-LIMIT_S = 20.0
+LIMIT_S = 120.0
 
 
 @dataclass(frozen=True, kw_only=True)

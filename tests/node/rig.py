@@ -23,7 +23,7 @@ from mainspring.domain.wire.events.leads import GenerationResumedEvent, Generati
 
 from .program import ROWS, digest_of, expected_rows
 
-LIMIT_S = 30.0
+LIMIT_S = 120.0
 MAIN = RoleName("main")
 JOB = JobId("job-1")
 ATTEMPT = AttemptId("attempt-1")

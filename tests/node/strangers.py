@@ -19,7 +19,7 @@ from mainspring.node.net.pipes import Pipe
 
 from .agents import credentials
 
-LIMIT_S = 20.0
+LIMIT_S = 120.0
 JOIN, PEER = wire.LineUse.JOIN, wire.LineUse.PEER
 
 

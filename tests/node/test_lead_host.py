@@ -23,7 +23,7 @@ from tests.node.lead_agents import orders
 
 TOKEN = "secret"
 JOB = JobId("job-1")
-LIMIT_S = 20.0
+LIMIT_S = 120.0
 NOBODY = "http://127.0.0.1:1"  # The controller is away: all this must work without it.
 
 

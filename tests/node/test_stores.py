@@ -38,7 +38,7 @@ class Failing:
 
     def put(self, key: str, data: Data) -> None:
         self.entered.set()
-        self.gate.wait(10.0)
+        self.gate.wait(120)
         if self.failures and not key.endswith(".tail"):
             raise self.failures.pop(0)
         self.writes.append(key)

@@ -29,7 +29,7 @@ class FakeGrants:
     def grant(self, access: Access, *, holder: str) -> StoreCredentials:
         self.given.append((holder, access))
         number = len(self.given)
-        assert self.may.wait(10)
+        assert self.may.wait(120)
         self.answered.set()
         if self.refuses:
             raise NotAllowed("give", on=holder)
@@ -88,7 +88,7 @@ def test_a_store_that_does_not_answer_keeps_nobody_and_its_late_answer_counts() 
         with pytest.raises(Unavailable, match="no answer"):
             _of(shared, ONE)
     grants.may.set()
-    assert grants.answered.wait(10)
+    assert grants.answered.wait(120)
     assert _of(shared, ONE).access_key_id == "key 1"
 
 

@@ -42,7 +42,7 @@ from mainspring.objects import (
 from mainspring.objects.direct import DIRECT_BYTES_MIN
 from mainspring.objects.remote import RemoteStore
 
-WAIT_S = 20.0
+WAIT_S = 120.0
 TICK_S = 0.005
 CLOCK_STEP_S = 1.1  # A store may tell whole seconds.
 LARGE = bytes(range(256)) * 4_099 * 2 + b"end"  # Two megabytes, and no multiple of a page.

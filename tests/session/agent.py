@@ -16,7 +16,7 @@ from mainspring.domain import codec, wire
 from mainspring.domain.ids import AttemptId, JobId, RoleName
 from mainspring.session import Session
 
-WAIT_LIMIT_S = 10.0
+WAIT_LIMIT_S = 120.0
 SLOT_BYTES = 1 << 21
 PAGE = 3  # Shards in one page of a plan: few, so that plans have several pages.
 ALIGNMENT_BYTES = 64

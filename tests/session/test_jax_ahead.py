@@ -16,7 +16,7 @@ jax = pytest.importorskip("jax", reason="the train extra is not installed")
 
 from mainspring.session.jax_ahead import compile_ahead, end_ahead  # noqa: E402
 
-LIMIT_S = 30.0
+LIMIT_S = 120.0
 
 
 def session(agent: Agent, *, shrunk_size: int = 1, local_rank: int = 0) -> Session:

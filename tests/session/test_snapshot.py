@@ -79,7 +79,7 @@ class Device:
         self.asked.set()
 
         def wait() -> NDArray[Any]:
-            assert self.let.wait(10.0)
+            assert self.let.wait(120)
             return self.data
 
         return wait
@@ -94,7 +94,7 @@ def test_snapshot_of_a_device_goes_on_behind_the_program_and_is_of_the_moment_it
     device, beside = Device(np.arange(1000.0)), np.ones(10)
     assert session.snapshot(1, [block("far", device.held()), block("near", beside)])
     beside[:] = 2  # The program goes on.
-    assert device.asked.wait(10.0)
+    assert device.asked.wait(120)
     assert not agent.all(wire.SnapshotCommit)
     device.let.set()
     restored = again(session, agent, 1)
@@ -110,10 +110,10 @@ def test_snapshot_of_a_device_is_waited_for(agent: Agent, leave: Callable[[Sessi
     session.snapshot(1, [block("x", device.held())])
     left = threading.Thread(target=leave, args=(session,))
     left.start()
-    assert device.asked.wait(10.0)
+    assert device.asked.wait(120)
     assert not agent.all(wire.SnapshotCommit)
     device.let.set()
-    left.join(10.0)
+    left.join(120)
     session.close()
     assert agent.all(wire.SnapshotCommit)[0].step == 1
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 from mainspring.objects import Data, ObjectSeen, ObjectStore, open_store
 from mainspring.testing.time_and_chance import FakeClock
 
-WAIT_S = 20.0
+WAIT_S = 120.0
 Answer = TypeVar("Answer")
 
 

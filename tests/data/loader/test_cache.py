@@ -17,7 +17,7 @@ from mainspring.domain.errors import DamagedData, InvalidInput, NotFound, Storag
 from mainspring.objects import Blob, ObjectStore, blob_of, open_store, put_blob
 
 SIZE_BYTES = 1_000
-WAIT_S = 30.0
+WAIT_S = 120.0
 
 
 @pytest.fixture
