@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -11,6 +11,7 @@ from starlette.requests import Request
 from mainspring.app.web.inside import Inside
 from mainspring.app.web.look import Shown
 from mainspring.domain.answers import Person
+from mainspring.domain.errors import InvalidInput
 from mainspring.domain.team import RIGHTS, Right, Whose
 
 
@@ -44,6 +45,22 @@ class Visit:
         """Returns the sequence of the newest event that may be read."""
         found = await self.lab.all_events(newest=True, limit=1)
         return found[-1].sequence if found else 0
+
+
+def reason_in(fields: Mapping[str, str], attempted: str = "") -> str:
+    """Returns the reason that a form gives, on one line.
+
+    Args:
+        fields: Of the form.
+        attempted: What needs one, "" where none is needed.
+
+    Raises:
+        InvalidInput: None is given where one is needed.
+    """
+    reason = " ".join(fields.get("reason", "").split())
+    if attempted and not reason:
+        raise InvalidInput(attempted, got="no reason", next_step="say why: others will read it")
+    return reason
 
 
 View: TypeAlias = Callable[[Visit], Awaitable[Shown]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mainspring.app.web.inside import Inside
+from mainspring.app.web.visit import reason_in
 from mainspring.domain.answers import NewHold, NewPriority, QueuePlace, Reason
 from mainspring.domain.errors import InvalidInput
 from mainspring.domain.job import Tier
@@ -30,9 +31,7 @@ async def act(lab: Inside, job: str, what: str, fields: Mapping[str, str]) -> No
         InvalidInput: That is nothing one can do, or no reason was given.
         Refusal: The API refused it.
     """
-    reason = " ".join(fields.get("reason", "").split())
-    if not reason and what != "resume":
-        raise InvalidInput(f"{what[:20]} a job", got="no reason", next_step="say why: others will read it")
+    reason = reason_in(fields, "" if what == "resume" else f"{what[:20]} a job")
     match what:
         case "stop":
             await lab.stop(job, reason=reason)

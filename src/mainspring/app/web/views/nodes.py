@@ -9,7 +9,7 @@ from mainspring.app.web.inside import Inside
 from mainspring.app.web.look import Shown
 from mainspring.app.web.tables import Cell, Grid, Heading
 from mainspring.app.web.views.fleet import LOOKS, cluster_path, node_path
-from mainspring.app.web.visit import Visit
+from mainspring.app.web.visit import Visit, reason_in
 from mainspring.control.service.nodes.maps import use_of
 from mainspring.domain.answers import NODE_USES, ClosureKind, NewClosure, NodeView
 from mainspring.domain.errors import InvalidInput
@@ -126,7 +126,7 @@ async def act_on_node(lab: Inside, cluster: str, node: str, what: str, fields: M
         InvalidInput: That is nothing one can do, no reason was given, or hours that are no number.
         Refusal: The API refused it.
     """
-    reason = " ".join(fields.get("reason", "").split())
+    reason = reason_in(fields)
     if what == "open":
         await lab.open_node(cluster, node, reason=reason)
         return
