@@ -67,6 +67,19 @@ GROUPS = {
     "health": ("nodes.health", "See what was told of machines; let rules act."),
 }
 
+# What `ms --help` shows together, in the order in which a newcomer meets it.
+PANELS = {
+    "First steps": ("demo", "up", "down", "web", "cluster"),
+    "Jobs": ("run", "ps", "status", "logs", "why", "stop", "pause", "resume", "requeue", "priority", "resize"),
+    "Look into jobs": ("top", "events", "history", "samples", "compare", "stacks", "profile", "goodput"),
+    "Data": ("data",),
+    "Training": ("train", "recipe", "checkpoint", "eval"),
+    "Policies and robots": ("serve", "service", "release", "robot", "rollout"),
+    "The fleet": ("fleet", "plan", "simulate", "node", "health", "drain", "undrain"),
+    "People": ("login", "logout", "whoami", "team", "token", "secret", "audit"),
+    "Keeping it running": ("alerts", "metrics", "backup", "restore", "store", "gc"),
+}
+
 
 class _Spare(TyperGroup):
     """A group whose options are taken as they are; see `_spare`."""
@@ -106,12 +119,13 @@ class _Ms(_Spare):
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Returns their names."""
-        return [*VERBS, *GROUPS]
+        return [name for names in PANELS.values() for name in names]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Returns a verb or a group of them, None where there is none of that name."""
         if cmd_name in self.list_commands(ctx) and cmd_name not in self.commands:
-            self.commands[cmd_name] = _made(cmd_name)
+            made = self.commands[cmd_name] = _made(cmd_name)
+            made.rich_help_panel = next(panel for panel, names in PANELS.items() if cmd_name in names)
         return self.commands.get(cmd_name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
