@@ -10,9 +10,11 @@ from rich.text import Text
 from mainspring.app.render.tables import Listing, ago, facts_grid, framed
 from mainspring.domain.answers import (
     RobotActionView,
+    RobotStanding,
     RobotState,
     RobotToken,
     RobotView,
+    RolloutRobot,
     RolloutState,
     RolloutView,
 )
@@ -24,6 +26,14 @@ _COLOURS = {
     RolloutState.WENT_BACK: "red",
     RolloutState.ABORTED: "dim",
     RolloutState.DONE: "green",
+}
+_STANDINGS = {
+    RobotStanding.AHEAD: "dim",
+    RobotStanding.OFFERED: "cyan",
+    RobotStanding.COMMITTED: "green",
+    RobotStanding.FAILED: "red",
+    RobotStanding.UNHEALTHY: "red",
+    RobotStanding.RETURNED: "yellow",
 }
 EVENTS_SHOWN = 12
 
@@ -136,6 +146,21 @@ def rollout_panel(found: RolloutView, *, now_s: float) -> RenderableType:
     grid = facts_grid({name: value for name, value in facts.items() if value})
     shown: list[RenderableType] = [grid, "", rings, *(("", events) if found.events else ())]
     return framed(Group(*shown), f"rollout {found.number}")
+
+
+def rollout_robots_table(found: Sequence[RolloutRobot], *, now_s: float) -> RenderableType:
+    """Returns one row a robot of a rollout."""
+    return Listing("ROBOT", "RING", "STATE", "RUNS", "~SAYS", "~LAST FAILURE").add_rows(
+        (
+            one.robot,
+            one.ring,
+            Text(one.standing.value, style=_STANDINGS[one.standing]).append(", away" if one.away else "", style="dim"),
+            one.runs or "-",
+            one.says or "-",
+            "-" if one.failed_s is None else f"{one.failure} ({ago(max(0.0, now_s - one.failed_s))} ago)",
+        )
+        for one in found
+    )
 
 
 def _called(robot: RobotView, now_s: float) -> str:

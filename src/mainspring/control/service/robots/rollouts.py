@@ -16,7 +16,8 @@ from mainspring.control.service.releases.keeping import PolicyReleases
 from mainspring.control.service.robots.enrolling import has_label, require_published, unfitness
 from mainspring.control.service.robots.news import add_events, events_of
 from mainspring.control.service.robots.planning import planned_rings
-from mainspring.control.service.robots.rings import RobotStanding, RolloutFold, RolloutSeen, decide, folded, view_rings
+from mainspring.control.service.robots.rings import RolloutFold, RolloutSeen, decide, folded, view_rings
+from mainspring.control.service.robots.standing import view_robots
 from mainspring.control.store.audit import note
 from mainspring.control.store.robots import records
 from mainspring.control.store.robots.records import RobotRecord
@@ -29,9 +30,11 @@ from mainspring.domain.answers.policies.releases import reference_of
 from mainspring.domain.answers.policies.rollouts import (
     LIVE_ROLLOUTS,
     NewRollout,
+    RobotStanding,
     RolloutEvent,
     RolloutEventKind,
     RolloutPlan,
+    RolloutRobot,
     RolloutState,
     RolloutView,
     RolloutWord,
@@ -81,6 +84,43 @@ class Rollouts:
         """
         with self._store.read() as connection:
             return self._view(connection, _row(connection, rollout), events=EVENTS_SHOWN)
+
+    def robots(
+        self,
+        rollout: str,
+        caller: Caller = LAB_ITSELF,
+        *,
+        ring: str | None = None,
+        standing: RobotStanding | None = None,
+        after: str | None = None,
+        limit: int = 50,
+    ) -> tuple[RolloutRobot, ...]:
+        """Returns robots of a rollout, ring by ring, in order of name.
+
+        Args:
+            ring: Only those of this ring, unless None.
+            standing: Only those that stand so, unless None.
+            after: The last one seen, None to begin.
+
+        Raises:
+            NotFound: There is no such rollout, or no such ring or robot in it.
+        """
+        now_s = self._clock.now_s()
+        with self._store.read() as connection:
+            row = _row(connection, rollout)
+            plan, told = _plan(row), [event for _, event in events_of(connection, row.number)]
+            fold = folded(plan, told)
+            chosen = [
+                robot
+                for each in plan.rings_from(ring, after)
+                for robot in each.robots
+                if standing in (None, fold.standing[robot])
+            ][:limit]
+            seen = _seen(connection, row.number, plan, now_s)
+            said = {action.robot: action.words for action in records.live_actions(connection, row.number)}
+            known = records.robots_named(connection, chosen)
+            runs = {name: _runs(connection, robot) for name, robot in known.items()}
+        return view_robots(plan, fold, told, chosen, away=seen.offline, runs=runs, said=said)
 
     def start(self, asked: NewRollout, caller: Caller = LAB_ITSELF) -> RolloutView:
         """Begins a rollout, and returns it.
