@@ -40,11 +40,12 @@ EVENTS_SHOWN = 12
 
 def robots_table(found: Sequence[RobotView], *, now_s: float) -> RenderableType:
     """Returns one row a robot."""
-    return Listing("ROBOT", "GROUP", "RUNS", "~INSTALLS", "HEALTH", ">CALLED", "~LABELS").add_rows(
+    return Listing("ROBOT", "GROUP", "RUNS", "RING", "~INSTALLS", "HEALTH", ">CALLED", "~LABELS").add_rows(
         (
             robot.name,
             robot.group or "-",
             robot.runs or "-",
+            robot.ring or "-",
             _installs(robot.action),
             _health(robot),
             _called(robot, now_s),
@@ -65,6 +66,7 @@ def robot_panel(robot: RobotView, actions: Sequence[RobotActionView], *, now_s: 
         "key": f"{robot.key[:16]}..." if robot.key else "none: a plain client of DDI",
         "called": f"{_called(robot, now_s)} ago from {robot.address}" if robot.contact_s is not None else "never",
         "runs": robot.runs or "nothing",
+        "ring": f"{robot.ring} of rollout {robot.rollout}" if robot.ring else "",
         "health": _health(robot),
     }
     if robot.clash_s is not None:
@@ -168,14 +170,26 @@ def _called(robot: RobotView, now_s: float) -> str:
 
 
 def _health(robot: RobotView) -> Text:
+    tone = "green" if robot.report is not None and robot.report.healthy and robot.clash_s is None else "red"
+    words = health_words(robot)
+    return Text(words, style="dim" if robot.state is RobotState.REVOKED or words == "-" else tone)
+
+
+def health_words(robot: RobotView) -> str:
+    """Returns how a robot is, "-" where nothing is known."""
     if robot.state is RobotState.REVOKED:
-        return Text("revoked", style="dim")
+        return "revoked"
     if robot.clash_s is not None:
-        return Text("two devices", style="red")
+        return "two devices"
     if robot.report is None:
-        return Text("-")
-    return Text("good", style="green") if robot.report.healthy else Text(robot.report.why or "bad", style="red")
+        return "-"
+    return "good" if robot.report.healthy else robot.report.why or "bad"
 
 
 def _installs(action: RobotActionView | None) -> str:
-    return "-" if action is None else f"{action.release}: {action.words or action.state.value}"
+    return "-" if action is None else installs_words(action)
+
+
+def installs_words(action: RobotActionView) -> str:
+    """Returns what a robot installs, and how far it is."""
+    return f"{action.release}: {action.words or action.state.value}"

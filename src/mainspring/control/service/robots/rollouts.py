@@ -29,6 +29,7 @@ from mainspring.domain.answers import RobotState, RobotTally
 from mainspring.domain.answers.policies.releases import reference_of
 from mainspring.domain.answers.policies.rollouts import (
     LIVE_ROLLOUTS,
+    ROLLOUT_ACTS,
     NewRollout,
     RobotStanding,
     RolloutEvent,
@@ -178,11 +179,11 @@ class Rollouts:
 
     def pause(self, rollout: str, word: RolloutWord, caller: Caller = LAB_ITSELF) -> RolloutView:
         """Lets no robot begin until it is resumed; raises as `abort`."""
-        return self._say(rollout, RolloutEventKind.PAUSED, (RolloutState.RUNNING,), word.reason, caller)
+        return self._say(rollout, RolloutEventKind.PAUSED, ROLLOUT_ACTS["pause"], word.reason, caller)
 
     def resume(self, rollout: str, word: RolloutWord, caller: Caller = LAB_ITSELF) -> RolloutView:
         """Lets a paused rollout go on; raises as `abort`."""
-        return self._say(rollout, RolloutEventKind.RESUMED, (RolloutState.PAUSED,), word.reason, caller)
+        return self._say(rollout, RolloutEventKind.RESUMED, ROLLOUT_ACTS["resume"], word.reason, caller)
 
     def abort(self, rollout: str, word: RolloutWord, caller: Caller = LAB_ITSELF) -> RolloutView:
         """Ends a rollout where it is: robots keep what they run.
@@ -192,16 +193,15 @@ class Rollouts:
             NotAllowed: The caller may not roll releases out.
             Conflict: It is over already, or in another state than this is for.
         """
-        return self._say(rollout, RolloutEventKind.ABORTED, LIVE_ROLLOUTS, word.reason, caller)
+        return self._say(rollout, RolloutEventKind.ABORTED, ROLLOUT_ACTS["abort"], word.reason, caller)
 
     def roll_back(self, rollout: str, word: RolloutWord, caller: Caller = LAB_ITSELF) -> RolloutView:
         """Has every robot of a rollout run again what it ran before; also of one that is done or aborted."""
-        states = (RolloutState.RUNNING, RolloutState.PAUSED, RolloutState.DONE, RolloutState.ABORTED)
-        return self._say(rollout, RolloutEventKind.ROLLED_BACK, states, word.reason, caller)
+        return self._say(rollout, RolloutEventKind.ROLLED_BACK, ROLLOUT_ACTS["rollback"], word.reason, caller)
 
     def approve(self, rollout: str, word: RolloutWord, caller: Caller = LAB_ITSELF) -> RolloutView:
         """Says yes to the ring that is open: it passes after the stated hours, whatever was counted."""
-        return self._say(rollout, RolloutEventKind.APPROVED, (RolloutState.RUNNING,), word.reason, caller)
+        return self._say(rollout, RolloutEventKind.APPROVED, ROLLOUT_ACTS["approve"], word.reason, caller)
 
     def _say(
         self,

@@ -25,6 +25,14 @@ class RolloutState(str, Enum):
 
 
 LIVE_ROLLOUTS = (RolloutState.RUNNING, RolloutState.PAUSED, RolloutState.GOING_BACK)
+# What people may have a rollout do, and the states in which it does.
+ROLLOUT_ACTS: Mapping[str, tuple[RolloutState, ...]] = {
+    "pause": (RolloutState.RUNNING,),
+    "resume": (RolloutState.PAUSED,),
+    "approve": (RolloutState.RUNNING,),
+    "abort": LIVE_ROLLOUTS,
+    "rollback": (RolloutState.RUNNING, RolloutState.PAUSED, RolloutState.DONE, RolloutState.ABORTED),
+}
 
 
 class RobotStanding(str, Enum):
