@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mainspring.control.service.robots.planning import part_of
 from mainspring.control.service.robots.rings import (
     RingWord,
-    RobotStanding,
     RolloutFold,
     RolloutSeen,
     decide,
@@ -22,12 +22,14 @@ from mainspring.control.service.robots.rings import (
 from mainspring.domain.answers import RobotTally
 from mainspring.domain.answers.policies.rollouts import (
     RingPlan,
+    RobotStanding,
     RolloutEvent,
     RolloutEventKind,
     RolloutPlan,
     RolloutRules,
     RolloutState,
 )
+from mainspring.domain.errors import InvalidInput
 
 Kind = RolloutEventKind
 RINGS = (RingPlan(name="lab", robots=("a", "b")), RingPlan(name="all", robots=("c", "d", "e")))
@@ -185,3 +187,32 @@ def test_interval_of_a_difference_is_newcombe_s(
 ) -> None:
     """Cases a, b and g of the paper's table II, method 10."""
     assert difference(first, of_first, second, of_second) == pytest.approx((low, high), abs=1e-4)
+
+
+def test_share_of_a_ring_that_is_not_healthy_takes_it_back_and_is_rounded_up() -> None:
+    """Forty of a ring: 5 % of it are two; of one of two robots the least is one."""
+    many = (RINGS[0], RingPlan(name="all", robots=tuple(f"r{number}" for number in range(40))))
+    opened = [told(Kind.OPENED, ring=place) for place in (0, 1)]
+
+    def follows(share: float, *sick: str, open_rings: int = 2) -> list[Kind]:
+        plan = replace(PLAN, rings=many, rules=replace(PLAN.rules, unhealthy=1, unhealthy_share=share))
+        events = [*opened[:open_rings], *(told(Kind.UNHEALTHY, robot=robot) for robot in sick)]
+        return [event.kind for event in decide(plan, folded(plan, events), RolloutSeen(), 10.0)]
+
+    assert Kind.ROLLED_BACK not in follows(0.05, "r0")
+    assert follows(0.05, "r0", "r1") == [Kind.ROLLED_BACK]
+    assert Kind.ROLLED_BACK not in follows(0.051, "r0", "r1")
+    assert follows(0.05, "a") == [Kind.ROLLED_BACK]
+    assert Kind.ROLLED_BACK not in follows(0.05)
+    assert Kind.ROLLED_BACK not in follows(0.05, "r0", "r1", open_rings=1)  # They have been offered nothing.
+
+
+@pytest.mark.parametrize("share", [0.0, -0.1, 1.01, float("nan")])
+def test_share_that_cannot_be_is_refused(share: float) -> None:
+    with pytest.raises(InvalidInput, match="unhealthy_share"):
+        RolloutRules(unhealthy_share=share)
+
+
+@pytest.mark.parametrize(("share", "count", "wanted"), [(0.07, 100, 7), (0.05, 1, 1), (0.05, 21, 2), (1.0, 9, 9)])
+def test_part_of_some_robots_is_rounded_up_and_no_further(share: float, count: int, wanted: int) -> None:
+    assert part_of(share, count) == wanted

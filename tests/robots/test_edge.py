@@ -88,6 +88,46 @@ def test_release_larger_than_a_slot_or_the_disk_is_refused() -> None:
     assert found.arm.contents() == ONE
 
 
+def test_disk_that_fills_up_while_a_release_comes_leaves_no_part_of_it_and_harms_nothing() -> None:
+    found = robot()
+    found.go("two", steps=3)
+    assert any(name.startswith("part-") for name in found.disk.names())
+    left, found.disk.free = found.disk.free, 0  # Somebody else took all of it.
+    found.go(steps=5)
+    assert (found.arm.contents(), found.agent.journal.phase) == (ONE, Phase.IDLE)
+    assert not [name for name in found.disk.names() if name.startswith(("part-", "wanted"))]
+    found.boot()
+    assert found.arm.contents() == ONE
+    found.disk.free = left
+    found.agent.ask("two", action="2")
+    found.go()
+    assert found.arm.contents() == TWO
+
+
+@pytest.mark.parametrize("phase", [Phase.WAITING, Phase.RESTARTING, Phase.PROVING])
+@pytest.mark.parametrize("starts", [False, True])
+def test_disk_without_room_for_the_journal_never_keeps_a_robot_from_running(phase: Phase, *, starts: bool) -> None:
+    found = robot()
+    found.go("two", steps=0)
+    while found.agent.journal.phase is not phase:
+        found.agent.step()
+    left, found.disk.free = found.disk.free, 0
+    if starts:
+        found.boot()
+    else:
+        found.go(steps=30)
+    assert found.arm.contents() in (ONE, TWO)
+    assert found.agent.journal.slots[found.agent.journal.committed] == "one"  # Not committed where nothing is written.
+    if found.agent.journal.phase is not Phase.IDLE:
+        found.agent.roll_back()
+    assert found.arm.contents() == ONE
+    found.disk.free = left
+    found.go(steps=30)
+    found.agent.step()
+    found.boot()  # What it came to is known once there is room again.
+    assert (found.arm.contents(), found.agent.journal.phase) == (ONE, Phase.IDLE)
+
+
 def test_trial_that_loses_power_again_and_again_is_gone_back_from() -> None:
     found = robot()
     found.go("two", steps=1)

@@ -7,7 +7,15 @@ from pathlib import Path
 import pytest
 
 from mainspring.control.service.robots.rollouts import Rollouts
-from mainspring.domain.answers import NewRobot, NewRollout, RobotTally, RolloutRules, RolloutState, RolloutWord
+from mainspring.domain.answers import (
+    NewRobot,
+    NewRollout,
+    RobotStanding,
+    RobotTally,
+    RolloutRules,
+    RolloutState,
+    RolloutWord,
+)
 from mainspring.domain.errors import Conflict, InvalidInput, NotFound
 from tests.robots.fleet_world import FleetWorld
 
@@ -176,3 +184,29 @@ def test_robots_are_in_one_rollout_at_a_time_and_fit_what_they_get(fleet: Rollin
     fleet.control.robots.invite(NewRobot(name="plain", plain=True))
     with pytest.raises(InvalidInput, match="no robot"):
         fleet.rollouts.start(NewRollout(release="arm", rings=("all",), where="site=nowhere"))
+
+
+@pytest.mark.slow
+def test_robots_of_a_rollout_are_told_with_their_ring_what_they_run_and_why_they_failed(fleet: Rolling) -> None:
+    fleet.publish(b"bad")
+    number = fleet.start(("lab", "all"))
+    before = fleet.rollouts.robots(number)
+    assert [(one.robot, one.ring, one.standing) for one in before][:2] == [
+        ("arm-0", "lab", RobotStanding.OFFERED),
+        ("arm-1", "all", RobotStanding.AHEAD),
+    ]
+    fleet.turn(2)
+    (lab,) = fleet.rollouts.robots(number, ring="lab")
+    assert (lab.standing, lab.runs, lab.before) == (RobotStanding.UNHEALTHY, "arm@1", "arm@1")
+    assert "while proving" in lab.failure
+    assert lab.failed_s is not None
+    assert fleet.rollouts.robots(number, standing=RobotStanding.UNHEALTHY) == (lab,)
+    pages = [fleet.rollouts.robots(number, limit=2)]
+    while pages[-1]:
+        pages.append(fleet.rollouts.robots(number, after=pages[-1][-1].robot, limit=2))
+    assert [one.robot for page in pages for one in page] == sorted(fleet.robots)
+    for wrong in ({"ring": "labb"}, {"after": "nobody"}):
+        with pytest.raises(NotFound):
+            fleet.rollouts.robots(number, **wrong)
+    fleet.world.clock.advance(7_200.0)
+    assert all(one.away for one in fleet.rollouts.robots(number))

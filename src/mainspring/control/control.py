@@ -175,7 +175,7 @@ class Control:
     @property
     def clips(self) -> Clips:
         """Returns what is known of clips that robots have."""
-        return Clips(self._access.objects_url, self.people.did)
+        return Clips(self.store, self._access.objects_url, self.people.did)
 
     @property
     def pauses(self) -> Pauses:

@@ -31,6 +31,8 @@ from mainspring.app.web.views.job import view_job
 from mainspring.app.web.views.jobs import view_jobs, view_mine
 from mainspring.app.web.views.nodes import act_on_node, view_cluster, view_node
 from mainspring.app.web.views.queue import view_queue
+from mainspring.app.web.views.robots.robots import rollout_path, view_robot, view_robots
+from mainspring.app.web.views.robots.rollouts import act_on_rollout, view_rollout, view_rollouts
 from mainspring.app.web.views.services import view_service, view_services
 from mainspring.app.web.views.teams import view_teams
 from mainspring.app.web.visit import View, Visit
@@ -47,6 +49,10 @@ VIEWS: dict[str, View] = {
     "/clusters/{cluster}/nodes/{node}": view_node,
     "/services": view_services,
     "/services/{service}": view_service,
+    "/robots": view_robots,
+    "/robots/{robot}": view_robot,
+    "/rollouts": view_rollouts,
+    "/rollouts/{rollout}": view_rollout,
     "/teams": view_teams,
     "/alerts": view_alerts,
     "/changes": view_changes,
@@ -103,6 +109,7 @@ def create_pages(api: ASGIApp, clock: Clock, dice: Dice) -> Starlette:
             Route("/api/{path:path}", _Passed(pages)),
             Route("/jobs/{job}/{what}", pages.act, methods=["POST"]),
             Route("/clusters/{cluster}/nodes/{node}/{what}", pages.act_on_node, methods=["POST"]),
+            Route("/rollouts/{rollout}/{what}", pages.act_on_rollout, methods=["POST"]),
             *views,
         ],
         middleware=[Middleware(_Guarded)],
@@ -263,6 +270,13 @@ class _Pages:
         cluster, node, what = (request.path_params[name] for name in ("cluster", "node", "what"))
         await act_on_node(visit.lab, cluster, node, what, fields)
         return RedirectResponse(node_path(cluster, node), 303)
+
+    async def act_on_rollout(self, request: Request) -> Response:
+        """Has a rollout do something, then shows it."""
+        visit, fields = await self._asked(request)
+        rollout, what = request.path_params["rollout"], request.path_params["what"]
+        await act_on_rollout(visit.lab, rollout, what, fields)
+        return RedirectResponse(rollout_path(int(rollout), done=what), 303)
 
     async def _asked(self, request: Request) -> tuple[Visit, dict[str, str]]:
         """Returns who sent a form of ours, and its fields."""

@@ -142,7 +142,9 @@ if TYPE_CHECKING:
     )
     from mainspring.domain.answers.policies.rollouts import (
         NewRollout,
+        RobotStanding,
         RolloutEvent,
+        RolloutRobot,
         RolloutRules,
         RolloutState,
         RolloutView,

@@ -37,4 +37,4 @@ class ClipCalls:
         patient=True,
     )
     def tell_clips(self, dataset: str, body: answers.ClipCatalog) -> answers.ClipsAsked:
-        """Tells the lab of clips that a robot has, and answers which of them somebody asked for."""
+        """Tells the lab of clips that a robot has, by its own token, and answers which of them somebody asked for."""

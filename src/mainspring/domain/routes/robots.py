@@ -84,6 +84,26 @@ class RobotCalls:
     def rollout(self, rollout: str) -> answers.RolloutView:
         """Shows one rollout, by its number, and what became of it last."""
 
+    @route("GET", "/rollouts/{rollout}/robots", may=_SEE, handler="rollouts.robots", operation="list_rollout_robots")
+    def rollout_robots(
+        self,
+        rollout: str,
+        *,
+        ring: Named = None,
+        standing: answers.RobotStanding | None = None,
+        after: Named = None,
+        limit: Limit = 50,
+    ) -> tuple[answers.RolloutRobot, ...]:
+        """Lists robots of a rollout, ring by ring: where each stands, what it runs, why it last failed.
+
+        Args:
+            rollout: Its number.
+            ring: Only those of this ring.
+            standing: Only those that stand so.
+            after: Name of the last one seen: the list goes on after it.
+            limit: At most so many.
+        """
+
     @route("POST", "/rollouts", may=Right.ROLL_OUT, handler="rollouts.start", patient=True)
     def start_rollout(self, body: answers.NewRollout) -> answers.RolloutView:
         """Begins to roll a release out, ring after ring."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -79,8 +80,12 @@ class EdgeAgent:
         self._limits = limits or EdgeLimits()
         self._slot_bytes_max = slot_bytes_max
         self._why = ""
+        self._unwritten = False  # Whether the disk had no room for the journal as it is.
         self.journal = self._read_journal()
-        self._enter(machine.booted(self.journal, clock.now_s()))
+        try:
+            self._enter(machine.booted(self.journal, clock.now_s()))
+        except StorageFull as error:  # A start that cannot be counted is none: what is committed runs.
+            self._enter(machine.gone_back(self.journal, str(error)), safe=True)
         self._run()
 
     def ask(self, target: str, *, action: str = "") -> None:
@@ -94,12 +99,12 @@ class EdgeAgent:
 
     def roll_back(self) -> None:
         """Goes back to the release before, at once and without network: somebody at the robot wants it."""
-        self._enter(machine.by_hand(self.journal, self._clock.now_s()))
+        self._enter(machine.by_hand(self.journal, self._clock.now_s()), safe=True)
         self._run()
 
     def cancel(self) -> None:
         """Gives up what is being installed: the server wants it no more."""
-        self._enter(machine.cancelled(self.journal))
+        self._enter(machine.cancelled(self.journal), safe=True)
         self._run()
         self._sweep()
 
@@ -118,8 +123,15 @@ class EdgeAgent:
     def step(self) -> None:
         """Does a piece of what is to be done."""
         before = self.journal
+        if self._unwritten:
+            self._write()
         seen = self._worked()
-        self._enter(machine.next_of(self.journal, seen, self._clock.now_s(), self._limits, self._why))
+        after = machine.next_of(self.journal, seen, self._clock.now_s(), self._limits, self._why)
+        try:
+            self._enter(after, safe=after.phase is Phase.IDLE and after.committed == before.committed)
+        except StorageFull as error:  # A phase that cannot be written is not entered; its time goes on.
+            self._why = str(error)
+            return
         if before.phase is not Phase.IDLE and self.journal.phase is Phase.IDLE:
             self._why = ""
             if before.runs != self.journal.runs:
@@ -241,10 +253,29 @@ class EdgeAgent:
 
     # ---------------------------------------------------------------- the disk
 
-    def _enter(self, journal: Journal) -> None:
-        if journal != self.journal:
+    def _enter(self, journal: Journal, *, safe: bool = False) -> None:
+        """Writes the journal, then is where that says.
+
+        Args:
+            safe: Whether that may be so before it is written, on a disk without room: a slot that proved healthy runs.
+        """
+        if journal == self.journal:
+            return
+        try:
             self._replace(JOURNAL, encode(journal))
-            self.journal = journal
+        except StorageFull:
+            if not safe:
+                raise
+            self._unwritten = True
+        else:
+            self._unwritten = False
+        self.journal = journal
+
+    def _write(self) -> None:
+        """Writes the journal once there is room for it again."""
+        with suppress(StorageFull):
+            self._replace(JOURNAL, encode(self.journal))
+            self._unwritten = False
 
     def _replace(self, name: str, data: bytes) -> None:
         """Writes a file, so that it is there whole, as it was or as it is, whatever happens."""
@@ -274,13 +305,14 @@ class EdgeAgent:
         return all(self._disk.sha256(f"file-{file.sha256}") == file.sha256 for file in files)
 
     def _sweep(self) -> None:
-        """Removes files of releases that no slot holds."""
+        """Removes files of releases that no slot holds; while nothing is being installed, parts of files too."""
         slots = [self._slot(f"slot-{slot}.json") for slot in SLOTS if self.journal.slots[slot]]
         kept = {f"file-{file.sha256}" for slot in slots for file in slot.files}
         if self.journal.phase is Phase.IDLE:
             self._disk.remove(_WANTED)
         for name in self._disk.names():
-            if name.startswith("file-") and name not in kept:
+            part = name.startswith("part-") and self.journal.phase is Phase.IDLE
+            if part or (name.startswith("file-") and name not in kept):
                 self._disk.remove(name)
 
 

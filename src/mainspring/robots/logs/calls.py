@@ -23,7 +23,7 @@ class HttpClips:
 
     Args:
         url: The server's, such as "https://lab.example:8443".
-        token: Of the robot, or of a machine account that may send recordings.
+        token: Of the robot: of a holder of its name, who may send recordings.
         authority: File with the certificate of who signed the server's; "" for those that the system trusts.
 
     Raises:

@@ -10,9 +10,11 @@ from rich.text import Text
 from mainspring.app.render.tables import Listing, ago, facts_grid, framed
 from mainspring.domain.answers import (
     RobotActionView,
+    RobotStanding,
     RobotState,
     RobotToken,
     RobotView,
+    RolloutRobot,
     RolloutState,
     RolloutView,
 )
@@ -25,16 +27,25 @@ _COLOURS = {
     RolloutState.ABORTED: "dim",
     RolloutState.DONE: "green",
 }
+_STANDINGS = {
+    RobotStanding.AHEAD: "dim",
+    RobotStanding.OFFERED: "cyan",
+    RobotStanding.COMMITTED: "green",
+    RobotStanding.FAILED: "red",
+    RobotStanding.UNHEALTHY: "red",
+    RobotStanding.RETURNED: "yellow",
+}
 EVENTS_SHOWN = 12
 
 
 def robots_table(found: Sequence[RobotView], *, now_s: float) -> RenderableType:
     """Returns one row a robot."""
-    return Listing("ROBOT", "GROUP", "RUNS", "~INSTALLS", "HEALTH", ">CALLED", "~LABELS").add_rows(
+    return Listing("ROBOT", "GROUP", "RUNS", "RING", "~INSTALLS", "HEALTH", ">CALLED", "~LABELS").add_rows(
         (
             robot.name,
             robot.group or "-",
             robot.runs or "-",
+            robot.ring or "-",
             _installs(robot.action),
             _health(robot),
             _called(robot, now_s),
@@ -55,6 +66,7 @@ def robot_panel(robot: RobotView, actions: Sequence[RobotActionView], *, now_s: 
         "key": f"{robot.key[:16]}..." if robot.key else "none: a plain client of DDI",
         "called": f"{_called(robot, now_s)} ago from {robot.address}" if robot.contact_s is not None else "never",
         "runs": robot.runs or "nothing",
+        "ring": f"{robot.ring} of rollout {robot.rollout}" if robot.ring else "",
         "health": _health(robot),
     }
     if robot.clash_s is not None:
@@ -138,19 +150,46 @@ def rollout_panel(found: RolloutView, *, now_s: float) -> RenderableType:
     return framed(Group(*shown), f"rollout {found.number}")
 
 
+def rollout_robots_table(found: Sequence[RolloutRobot], *, now_s: float) -> RenderableType:
+    """Returns one row a robot of a rollout."""
+    return Listing("ROBOT", "RING", "STATE", "RUNS", "~SAYS", "~LAST FAILURE").add_rows(
+        (
+            one.robot,
+            one.ring,
+            Text(one.standing.value, style=_STANDINGS[one.standing]).append(", away" if one.away else "", style="dim"),
+            one.runs or "-",
+            one.says or "-",
+            "-" if one.failed_s is None else f"{one.failure} ({ago(max(0.0, now_s - one.failed_s))} ago)",
+        )
+        for one in found
+    )
+
+
 def _called(robot: RobotView, now_s: float) -> str:
     return "never" if robot.contact_s is None else ago(max(0.0, now_s - robot.contact_s))
 
 
 def _health(robot: RobotView) -> Text:
+    tone = "green" if robot.report is not None and robot.report.healthy and robot.clash_s is None else "red"
+    words = health_words(robot)
+    return Text(words, style="dim" if robot.state is RobotState.REVOKED or words == "-" else tone)
+
+
+def health_words(robot: RobotView) -> str:
+    """Returns how a robot is, "-" where nothing is known."""
     if robot.state is RobotState.REVOKED:
-        return Text("revoked", style="dim")
+        return "revoked"
     if robot.clash_s is not None:
-        return Text("two devices", style="red")
+        return "two devices"
     if robot.report is None:
-        return Text("-")
-    return Text("good", style="green") if robot.report.healthy else Text(robot.report.why or "bad", style="red")
+        return "-"
+    return "good" if robot.report.healthy else robot.report.why or "bad"
 
 
 def _installs(action: RobotActionView | None) -> str:
-    return "-" if action is None else f"{action.release}: {action.words or action.state.value}"
+    return "-" if action is None else installs_words(action)
+
+
+def installs_words(action: RobotActionView) -> str:
+    """Returns what a robot installs, and how far it is."""
+    return f"{action.release}: {action.words or action.state.value}"

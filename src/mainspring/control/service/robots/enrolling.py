@@ -11,6 +11,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from mainspring.control.service.releases.keeping import PolicyReleases
+from mainspring.control.service.robots.membership import membership_of, ring_of
 from mainspring.control.service.robots.news import tell_rollout
 from mainspring.control.store.audit import note
 from mainspring.control.store.records import tenants, text_of
@@ -53,6 +54,7 @@ class Robots:
         self._clock = clock
         self._dice = dice
         self._releases = releases
+        self._membership = membership_of(store)
 
     # ---------------------------------------------------------------- people
 
@@ -83,7 +85,8 @@ class Robots:
         with self._store.read() as connection:
             found = records.ROBOT_ROWS.read(connection, query if label is not None else query.limit(limit))
             chosen = [robot for robot in found if has_label(robot.labels, label)][:limit]
-            return tuple(self._view(connection, robot) for robot in chosen)
+            rings = self._membership.look(connection)
+            return tuple(self._view(connection, robot, rings) for robot in chosen)
 
     def show(self, robot: str, caller: Caller = LAB_ITSELF) -> RobotView:
         """Returns one robot.
@@ -92,12 +95,13 @@ class Robots:
             NotFound: There is none of that name.
         """
         with self._store.read() as connection:
-            return self._view(connection, records.robot_of(connection, robot))
+            return self._view(connection, records.robot_of(connection, robot), self._membership.look(connection))
 
-    def _view(self, connection: sa.Connection, robot: RobotRecord) -> RobotView:
+    def _view(self, connection: sa.Connection, robot: RobotRecord, rings: Mapping[int, Mapping[str, str]]) -> RobotView:
         done = None if robot.key else records.last_done(connection, robot.name)
         live = records.live_action(connection, robot.name)
-        return records.view_robot(robot, live, "" if done is None else done.release)
+        seen, place = records.view_robot(robot, live, "" if done is None else done.release), ring_of(rings, robot.name)
+        return replace(seen, rollout=place.rollout, ring=place.ring)
 
     def invite(self, asked: NewRobot, caller: Caller = LAB_ITSELF) -> RobotToken:
         """Returns the token by which a robot is enrolled; a plain client of DDI is enrolled at once.
@@ -177,7 +181,7 @@ class Robots:
                 while (action := records.live_action(connection, robot)) is not None:
                     records.change_action(connection, action.number, state=ActionState.CANCELLED, changed_s=now_s)
                     tell_rollout(connection, action, ActionState.CANCELLED, "the robot was revoked", now_s)
-            return self._view(connection, records.robot_of(connection, robot))
+            return self._view(connection, records.robot_of(connection, robot), self._membership.look(connection))
 
     # ---------------------------------------------------------------- one installation
 

@@ -71,10 +71,19 @@ def planned_rings(texts: Sequence[str], fleet: Sequence[RobotRecord], release: s
         if spec.share is None:
             chosen = [robot.name for robot in free if robot.group == spec.name]
         else:
-            most = math.ceil(spec.share * len(fleet)) - (len(taken) if spec.whole else 0)
+            most = part_of(spec.share, len(fleet)) - (len(taken) if spec.whole else 0)
             first = [robot.name for robot in free if robot.group == spec.name]
             others = [robot.name for robot in free if robot.group != spec.name]
             chosen = [*first, *others][: max(0, most)]
         taken |= set(chosen)
         rings.append(RingPlan(name=spec.name, robots=tuple(sorted(chosen))))
     return tuple(rings)
+
+
+def part_of(share: float, count: int) -> int:
+    """Returns how many of some robots a share is, rounded up.
+
+    Args:
+        share: 0 to 1. Seven percent is no number that floats have: 7 % of 100 are 7 all the same.
+    """
+    return math.ceil(round(share * count, 6))

@@ -18,10 +18,12 @@ from functools import reduce
 from statistics import NormalDist
 from typing import final
 
+from mainspring.control.service.robots.planning import part_of
 from mainspring.domain.answers import RobotTally
 from mainspring.domain.answers.policies.rollouts import (
     RingPlan,
     RingView,
+    RobotStanding,
     RolloutEvent,
     RolloutEventKind,
     RolloutPlan,
@@ -32,17 +34,6 @@ CONFIDENCE = 0.95  # Of the interval of a difference, as of every gate of an eva
 ERRORS_MIN = 2  # One robot's broken disk says nothing of a release.
 EPISODES_MAX = 100_000  # Beyond this many missing episodes a person is to decide.
 _Z = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2)
-
-
-class RobotStanding(str, Enum):
-    """Where a robot stands in a rollout."""
-
-    AHEAD = "ahead"  # Its ring is not open.
-    OFFERED = "offered"
-    COMMITTED = "committed"
-    FAILED = "failed"
-    UNHEALTHY = "unhealthy"
-    RETURNED = "returned"
 
 
 _OF_ROBOTS = {
@@ -165,8 +156,8 @@ def decide(plan: RolloutPlan, fold: RolloutFold, seen: RolloutSeen, now_s: float
         return () if seen.busy - seen.offline else told(RolloutEventKind.WENT_BACK, fold.why)
     if fold.state not in (RolloutState.RUNNING, RolloutState.PAUSED):
         return ()
-    if (sick := fold.count(RobotStanding.UNHEALTHY)) >= plan.rules.unhealthy:
-        return told(RolloutEventKind.ROLLED_BACK, f"{sick} robots were not healthy with it")
+    if (why := _too_many_sick(plan, fold)) is not None:
+        return told(RolloutEventKind.ROLLED_BACK, why)
     if fold.state is RolloutState.PAUSED:
         return ()
     if not fold.opened_s:
@@ -193,6 +184,17 @@ def decide(plan: RolloutPlan, fold: RolloutFold, seen: RolloutSeen, now_s: float
     if verdict.word is RingWord.WAITS:
         return ()
     return told(RolloutEventKind.OPENED, plan.rings[place + 1].name, ring=place + 1)
+
+
+def _too_many_sick(plan: RolloutPlan, fold: RolloutFold) -> str | None:
+    if plan.rules.unhealthy_share is None:
+        sick = fold.count(RobotStanding.UNHEALTHY)
+        return f"{sick} robots were not healthy with it" if sick >= plan.rules.unhealthy else None
+    for ring in plan.rings[: len(fold.opened_s)]:
+        sick = fold.count(RobotStanding.UNHEALTHY, ring=ring)
+        if sick and sick >= part_of(plan.rules.unhealthy_share, len(ring.robots)):
+            return f"{sick} of {len(ring.robots)} robots of ring {ring.name} were not healthy with it"
+    return None
 
 
 def _too_many_errors(plan: RolloutPlan, fold: RolloutFold, ring: RingPlan) -> str | None:

@@ -16,7 +16,8 @@ from mainspring.control.service.releases.keeping import PolicyReleases
 from mainspring.control.service.robots.enrolling import has_label, require_published, unfitness
 from mainspring.control.service.robots.news import add_events, events_of
 from mainspring.control.service.robots.planning import planned_rings
-from mainspring.control.service.robots.rings import RobotStanding, RolloutFold, RolloutSeen, decide, folded, view_rings
+from mainspring.control.service.robots.rings import RolloutFold, RolloutSeen, decide, folded, view_rings
+from mainspring.control.service.robots.standing import view_robots
 from mainspring.control.store.audit import note
 from mainspring.control.store.robots import records
 from mainspring.control.store.robots.records import RobotRecord
@@ -28,10 +29,13 @@ from mainspring.domain.answers import RobotState, RobotTally
 from mainspring.domain.answers.policies.releases import reference_of
 from mainspring.domain.answers.policies.rollouts import (
     LIVE_ROLLOUTS,
+    ROLLOUT_ACTS,
     NewRollout,
+    RobotStanding,
     RolloutEvent,
     RolloutEventKind,
     RolloutPlan,
+    RolloutRobot,
     RolloutState,
     RolloutView,
     RolloutWord,
@@ -81,6 +85,43 @@ class Rollouts:
         """
         with self._store.read() as connection:
             return self._view(connection, _row(connection, rollout), events=EVENTS_SHOWN)
+
+    def robots(
+        self,
+        rollout: str,
+        caller: Caller = LAB_ITSELF,
+        *,
+        ring: str | None = None,
+        standing: RobotStanding | None = None,
+        after: str | None = None,
+        limit: int = 50,
+    ) -> tuple[RolloutRobot, ...]:
+        """Returns robots of a rollout, ring by ring, in order of name.
+
+        Args:
+            ring: Only those of this ring, unless None.
+            standing: Only those that stand so, unless None.
+            after: The last one seen, None to begin.
+
+        Raises:
+            NotFound: There is no such rollout, or no such ring or robot in it.
+        """
+        now_s = self._clock.now_s()
+        with self._store.read() as connection:
+            row = _row(connection, rollout)
+            plan, told = _plan(row), [event for _, event in events_of(connection, row.number)]
+            fold = folded(plan, told)
+            chosen = [
+                robot
+                for each in plan.rings_from(ring, after)
+                for robot in each.robots
+                if standing in (None, fold.standing[robot])
+            ][:limit]
+            seen = _seen(connection, row.number, plan, now_s)
+            said = {action.robot: action.words for action in records.live_actions(connection, row.number)}
+            known = records.robots_named(connection, chosen)
+            runs = {name: _runs(connection, robot) for name, robot in known.items()}
+        return view_robots(plan, fold, told, chosen, away=seen.offline, runs=runs, said=said)
 
     def start(self, asked: NewRollout, caller: Caller = LAB_ITSELF) -> RolloutView:
         """Begins a rollout, and returns it.
@@ -138,11 +179,11 @@ class Rollouts:
 
     def pause(self, rollout: str, word: RolloutWord, caller: Caller = LAB_ITSELF) -> RolloutView:
         """Lets no robot begin until it is resumed; raises as `abort`."""
-        return self._say(rollout, RolloutEventKind.PAUSED, (RolloutState.RUNNING,), word.reason, caller)
+        return self._say(rollout, RolloutEventKind.PAUSED, ROLLOUT_ACTS["pause"], word.reason, caller)
 
     def resume(self, rollout: str, word: RolloutWord, caller: Caller = LAB_ITSELF) -> RolloutView:
         """Lets a paused rollout go on; raises as `abort`."""
-        return self._say(rollout, RolloutEventKind.RESUMED, (RolloutState.PAUSED,), word.reason, caller)
+        return self._say(rollout, RolloutEventKind.RESUMED, ROLLOUT_ACTS["resume"], word.reason, caller)
 
     def abort(self, rollout: str, word: RolloutWord, caller: Caller = LAB_ITSELF) -> RolloutView:
         """Ends a rollout where it is: robots keep what they run.
@@ -152,16 +193,15 @@ class Rollouts:
             NotAllowed: The caller may not roll releases out.
             Conflict: It is over already, or in another state than this is for.
         """
-        return self._say(rollout, RolloutEventKind.ABORTED, LIVE_ROLLOUTS, word.reason, caller)
+        return self._say(rollout, RolloutEventKind.ABORTED, ROLLOUT_ACTS["abort"], word.reason, caller)
 
     def roll_back(self, rollout: str, word: RolloutWord, caller: Caller = LAB_ITSELF) -> RolloutView:
         """Has every robot of a rollout run again what it ran before; also of one that is done or aborted."""
-        states = (RolloutState.RUNNING, RolloutState.PAUSED, RolloutState.DONE, RolloutState.ABORTED)
-        return self._say(rollout, RolloutEventKind.ROLLED_BACK, states, word.reason, caller)
+        return self._say(rollout, RolloutEventKind.ROLLED_BACK, ROLLOUT_ACTS["rollback"], word.reason, caller)
 
     def approve(self, rollout: str, word: RolloutWord, caller: Caller = LAB_ITSELF) -> RolloutView:
         """Says yes to the ring that is open: it passes after the stated hours, whatever was counted."""
-        return self._say(rollout, RolloutEventKind.APPROVED, (RolloutState.RUNNING,), word.reason, caller)
+        return self._say(rollout, RolloutEventKind.APPROVED, ROLLOUT_ACTS["approve"], word.reason, caller)
 
     def _say(
         self,

@@ -12,6 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import final
 
+import sqlalchemy as sa
+
+from mainspring.control.store.robots import records
+from mainspring.control.store.store import Store
 from mainspring.control.store.tokens import LAB_ITSELF, Caller
 from mainspring.domain.answers import (
     CLIPS_LISTED_MAX,
@@ -21,10 +25,13 @@ from mainspring.domain.answers import (
     ClipsAsked,
     ClipView,
     ClipWay,
+    RobotState,
 )
 from mainspring.domain.codec import decode, encode, message
-from mainspring.domain.errors import InvalidInput, NotFound
+from mainspring.domain.errors import InvalidInput, NotAllowed, NotFound
 from mainspring.domain.ids import checked_name
+from mainspring.domain.job import LAB
+from mainspring.domain.team import RIGHTS, Right, Whose
 from mainspring.objects import Blob, ObjectStore, open_store
 
 REQUESTS_AT_ONCE = 16
@@ -51,11 +58,13 @@ class Clips:
     """What the lab knows of clips. Used by many threads.
 
     Args:
+        store: Where robots are.
         objects_url: Where it is kept.
         did: Notes what somebody did.
     """
 
-    def __init__(self, objects_url: str, did: Callable[[Caller, str, str], None]) -> None:
+    def __init__(self, store: Store, objects_url: str, did: Callable[[Caller, str, str], None]) -> None:
+        self._robots = store
         self._objects_url = objects_url
         self._did = did
 
@@ -64,12 +73,17 @@ class Clips:
 
         Raises:
             InvalidInput: A clip cannot be one, or there are too many.
+            NotAllowed: The caller speaks for none of these robots, or not for all of them.
         """
         checked_name(dataset, "dataset")
         if len(told.clips) > CLIPS_TOLD_MAX:
             raise InvalidInput("hear of clips", got=f"{len(told.clips)}", wanted=f"at most {CLIPS_TOLD_MAX} at once")
         for clip in told.clips:
             _check(clip)
+        named = sorted({clip.robot for clip in told.clips})
+        with self._robots.read() as connection:
+            for robot in named:
+                _require_voice(connection, robot, caller)
         store = self._store
 
         def keep(clip: ClipEntry) -> None:
@@ -79,7 +93,7 @@ class Clips:
         with ThreadPoolExecutor(REQUESTS_AT_ONCE, "clips") as pool:
             list(pool.map(keep, told.clips))
         asked: set[str] = set()
-        for robot in sorted({clip.robot for clip in told.clips}):
+        for robot in named:
             asked |= {seen.key.rpartition("/")[2] for seen in store.list(f"clips_asked/{robot}")}
         return ClipsAsked(ids=tuple(clip.id for clip in told.clips if clip.id in asked))
 
@@ -159,3 +173,23 @@ def _check(clip: ClipEntry) -> None:
     }
     if broken := [wanted for wanted, holds in checks.items() if not holds]:
         raise InvalidInput("hear of a clip", on=clip.name[:80], wanted="; ".join(broken))
+
+
+def _require_voice(connection: sa.Connection, robot: str, caller: Caller) -> None:
+    """Returns if somebody speaks for a robot: it itself, by a token of its own name and team; or who manages it.
+
+    Raises:
+        NotAllowed: They do not, or the robot was revoked.
+    """
+    found = records.find_robot(connection, robot)
+    if found is not None and found.state is RobotState.REVOKED:
+        raise NotAllowed("tell of clips", on=f"robot {robot}", got="one that is revoked")
+    team = LAB if found is None else found.team
+    covers = caller.covers(connection, team)
+    if covers and caller.role in RIGHTS[Right.MANAGE_ROBOTS, Whose.TEAM]:
+        return
+    if caller.holder != robot or not (covers or found is None):
+        got = f"a token of {caller}" if caller.holder != robot else f"a token of its name in team {caller.team}"
+        wanted = f"the robot's own token, or one of an admin of team {team}"
+        step = f"ms token new {robot} --team {team} --role member"
+        raise NotAllowed("tell of clips", on=f"robot {robot}", got=got, wanted=wanted, next_step=step)

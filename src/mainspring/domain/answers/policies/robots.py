@@ -272,6 +272,8 @@ class RobotView:
         report: What it last told; None for never.
         attributes: What else it told by DDI.
         action: What is being installed.
+        rollout: The newest that has it, None for none lately.
+        ring: The ring that it is in there, "" for none.
     """
 
     name: str
@@ -289,6 +291,8 @@ class RobotView:
     report: RobotReport | None = None
     attributes: Mapping[str, str] = field(default_factory=dict)
     action: RobotActionView | None = None
+    rollout: int | None = None
+    ring: str = ""
 
 
 @message("RobotLabels")

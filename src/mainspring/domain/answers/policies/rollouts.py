@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from mainspring.domain.codec import message
-from mainspring.domain.errors import InvalidInput
+from mainspring.domain.errors import InvalidInput, NotFound, nearest
 
 RINGS_MAX = 16
 WORDS_MAX = 1_000
@@ -25,6 +25,25 @@ class RolloutState(str, Enum):
 
 
 LIVE_ROLLOUTS = (RolloutState.RUNNING, RolloutState.PAUSED, RolloutState.GOING_BACK)
+# What people may have a rollout do, and the states in which it does.
+ROLLOUT_ACTS: Mapping[str, tuple[RolloutState, ...]] = {
+    "pause": (RolloutState.RUNNING,),
+    "resume": (RolloutState.PAUSED,),
+    "approve": (RolloutState.RUNNING,),
+    "abort": LIVE_ROLLOUTS,
+    "rollback": (RolloutState.RUNNING, RolloutState.PAUSED, RolloutState.DONE, RolloutState.ABORTED),
+}
+
+
+class RobotStanding(str, Enum):
+    """Where a robot stands in a rollout."""
+
+    AHEAD = "ahead"  # Its ring is not open.
+    OFFERED = "offered"
+    COMMITTED = "committed"
+    FAILED = "failed"
+    UNHEALTHY = "unhealthy"
+    RETURNED = "returned"
 
 
 class RolloutEventKind(str, Enum):
@@ -56,6 +75,8 @@ class RolloutRules:
         offline_s: A robot that has not called for so long is not waited for; it gets the release when it is back.
         errors: The share of a ring in which the installation may fail; above it the rollout pauses.
         unhealthy: So many robots that are not healthy with it take it back from all.
+        unhealthy_share: In place of that count, the share of a ring whose robots do so, over 0, to 1: rounded up, so
+            one robot at least.
         watch_s: How long the last robot that committed is watched before a rollout is done.
         confirm: Whether somebody at each robot is to confirm it first.
     """
@@ -66,6 +87,7 @@ class RolloutRules:
     offline_s: float = 3_600.0
     errors: float = 0.1
     unhealthy: int = 3
+    unhealthy_share: float | None = None
     watch_s: float = 3_600.0
     confirm: bool = False
 
@@ -86,6 +108,9 @@ class RolloutRules:
         ):
             if not least <= value <= most:
                 raise InvalidInput("roll a release out", on=name, got=f"{value:g}", wanted=f"{least:g} to {most:g}")
+        if self.unhealthy_share is not None and not 0 < self.unhealthy_share <= 1:
+            got = f"{self.unhealthy_share:g}"
+            raise InvalidInput("roll a release out", on="unhealthy_share", got=got, wanted="over 0, to 1")
 
 
 @message("NewRollout")
@@ -160,6 +185,28 @@ class RolloutPlan:
     rules: RolloutRules
     note: str = ""
 
+    def rings_from(self, ring: str | None, after: str | None) -> tuple[RingPlan, ...]:
+        """Returns rings with the robots that follow one of them.
+
+        Args:
+            ring: Only this one, unless None.
+            after: The robot after which they begin, None for all.
+
+        Raises:
+            NotFound: There is no such ring, or the robot is in none of these.
+        """
+        found = [each for each in self.rings if ring in (None, each.name)]
+        if not found:
+            wanted = nearest((ring or "")[:80], [each.name for each in self.rings])
+            raise NotFound("list robots of a rollout", on=f"ring {(ring or '')[:80]!r}", wanted=wanted)
+        if after is None:
+            return tuple(found)
+        for place, each in enumerate(found):
+            if after in each.robots:
+                rest = each.robots[each.robots.index(after) + 1 :]
+                return (RingPlan(name=each.name, robots=rest), *found[place + 1 :])
+        raise NotFound("list robots of a rollout", on=f"after {after[:80]!r}", got="a robot that is not in it")
+
 
 @message("RolloutEvent")
 class RolloutEvent:
@@ -226,3 +273,28 @@ class RolloutView:
     base_episodes: int = 0
     base_successes: int = 0
     events: tuple[RolloutEvent, ...] = ()
+
+
+@message("RolloutRobot")
+class RolloutRobot:
+    """A robot in a rollout.
+
+    Args:
+        ring: The ring that it is in.
+        away: Whether it is not waited for: it has not called for long, or was revoked.
+        runs: What it runs, as "NAME@VERSION", "" for nothing that is known.
+        before: What it ran before.
+        says: What it last said of what it installs, "" for nothing.
+        failure: Why it last failed here, "" where it did not.
+        failed_s: When that was.
+    """
+
+    robot: str
+    ring: str
+    standing: RobotStanding
+    away: bool
+    runs: str = ""
+    before: str = ""
+    says: str = ""
+    failure: str = ""
+    failed_s: float | None = None

@@ -1,0 +1,1 @@
+"""Pages of robots, and of what is rolled out to them."""
