@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,6 +25,8 @@ from mainspring.robots.evaluation.report import (
     TaskErrors,
     rate_of,
     rates_by_task,
+    score_of,
+    scores_by_task,
 )
 from mainspring.train.evaluate import TrainedPolicy, held_out_error, policy_from
 
@@ -112,9 +114,7 @@ def evaluate(
             got="no environment, and a view without held-out episodes",
             next_step="name one with --env, or build the view with a hold-out",
         )
-    episodes = tuple(
-        EpisodeOutcome(index=each.start.index, task=each.task, solved=each.solved, steps=each.steps) for each in played
-    )
+    episodes = outcomes_of(played)
     report = EvaluationReport(
         job=asked.job,
         step=asked.step,
@@ -125,11 +125,21 @@ def evaluate(
         by=asked.by,
         success=rate_of(episodes) if episodes else None,
         tasks=rates_by_task(episodes),
+        score=score_of(episodes),
+        task_scores=scores_by_task(episodes),
         episodes=episodes,
         held_out=held_out,
     )
     files = files_of(report, played)
     return Evaluated(report=replace(report, files=tuple(sorted(files))), files=files)
+
+
+def outcomes_of(played: Sequence[Played]) -> tuple[EpisodeOutcome, ...]:
+    """Returns what is kept of episodes."""
+    return tuple(
+        EpisodeOutcome(index=each.start.index, task=each.task, solved=each.solved, steps=each.steps, score=each.score)
+        for each in played
+    )
 
 
 def _held_out(
