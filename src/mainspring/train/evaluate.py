@@ -288,6 +288,25 @@ def check_seen(seen: Arrays, shapes: Mapping[str, jax.ShapeDtypeStruct]) -> None
             )
 
 
+def check_held_out(policy: TrainedPolicy, view: View, *, source: str = "") -> None:
+    """Checks that a policy can be measured on held-out episodes, before it is: that it can read their tasks.
+
+    Args:
+        view: As for `held_out_error`.
+        source: As there.
+
+    Raises:
+        NotFound: As there.
+        InvalidInput: As there; or a task is longer than the policy's prompts.
+    """
+    _check_acts(policy.recipe.policy)
+    Fitting(_side_of(policy, view, source)).check_tasks()
+
+
+def _side_of(policy: TrainedPolicy, view: View, source: str) -> Sources:
+    return Sources(with_source(policy.recipe, source), [GivenView(name=source, view=view)], policy.signature)
+
+
 def held_out_error(policy: TrainedPolicy, view: View, *, seed: int, source: str = "") -> HeldOutError:
     """Returns a policy's error on held-out episodes, beside that of doing nothing; together, and by task.
 
@@ -301,7 +320,7 @@ def held_out_error(policy: TrainedPolicy, view: View, *, seed: int, source: str 
         InvalidInput: The view does not fit the policy, or it is a language model.
     """
     _check_acts(policy.recipe.policy)
-    sources = Sources(with_source(policy.recipe, source), [GivenView(name=source, view=view)], policy.signature)
+    sources = _side_of(policy, view, source)
     opened, fitting = sources.opened[0], Fitting(sources, jax.tree.map(np.asarray, policy.statistics))
     signature = signature_of(fitting.gathered(opened, view, np.arange(1)), policy.recipe.policy, policy.recipe.data)
     if signature != policy.signature:

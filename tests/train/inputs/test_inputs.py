@@ -180,6 +180,13 @@ def test_task_longer_than_prompts_is_refused_before_the_first_step(arm: View) ->
     Fitting(Sources(tiny(prompt_length=9), arm)).check_tasks()
 
 
+def test_held_out_task_longer_than_prompts_is_refused_before_the_first_step(arm: View, hand: View) -> None:
+    sides = [GivenView(view=hand, held_out=arm)]  # "wave" fits.
+    with pytest.raises(InvalidInput, match=r"'(pick|push) it'.*9 tokens.*at most 8"):
+        Fitting(Sources(tiny(prompt_length=8), sides)).check_tasks()
+    Fitting(Sources(tiny(prompt_length=9), sides)).check_tasks()
+
+
 def test_words_for_a_policy_that_reads_none_and_none_for_one_that_must_are_refused(arm: View) -> None:
     with pytest.raises(InvalidInput, match="reads no words"):
         Fitting(Sources(plain(data={"tokenizer": "bytes"}), arm))
