@@ -39,6 +39,8 @@ def test_commands_of_the_evaluation_page_run(tmp_path: Path) -> None:
     assert {report.name for report in reports} >= {"reach-py-Reach.seed0.starts40"}
     best = max(report.success.rate for report in reports if report.success is not None)
     assert best > 0.5
+    assert all(report.score is not None for report in reports if report.success is not None)
+    assert re.search(r"of the same starts +[+-]\d", done.stdout)
     assert all(report.held_out[0].task == "come to the mark" for report in reports)
     assert (tmp_path / "report" / "report.md").exists()
     assert "nightly" in done.stdout

@@ -36,6 +36,7 @@ from mainspring.train.policy import (
 )
 from mainspring.train.prompts import Tokenizer
 from mainspring.train.recipe import Recipe
+from mainspring.train.robots import KnownRobot, known_robots
 
 SAMPLES = 16  # Chunks averaged for one held-out state: the noise left adds 1/16 of a sample's variance to the error.
 ROWS_A_CALL = 256
@@ -50,12 +51,23 @@ Sampler = Callable[[Arrays, NDArray[np.uint32], Guidance | None], NDArray[np.flo
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedPolicy:
-    """A policy that can be used: its recipe, its weights, and the statistics of the data it learned from."""
+    """A policy that can be used: its recipe, its weights, and the statistics of the data it learned from.
+
+    Args:
+        robots: The kinds of robots that it knows, in the recipe's order; () for those of its recipe, as wide as it is.
+    """
 
     recipe: Recipe
     signature: Signature
     weights: Weights
     statistics: Statistics
+    robots: tuple[KnownRobot, ...] = ()
+
+    @property
+    def known_robots(self) -> tuple[KnownRobot, ...]:
+        """Returns the kinds of robots that it knows, one at least."""
+        own = self.signature
+        return self.robots or known_robots(None, self.recipe.data, state_dim=own.state_dim, action_dim=own.action_dim)
 
     def untrained(self) -> TrainedPolicy:
         """Returns a policy of this one's shape with fresh weights, whatever it began with, and the same statistics."""
@@ -64,6 +76,7 @@ class TrainedPolicy:
             signature=self.signature,
             weights=model_of(self.recipe.policy).initial_weights(jax.random.key(self.recipe.seed), self.signature),
             statistics=self.statistics,
+            robots=self.robots,
         )
 
 
@@ -124,7 +137,12 @@ def policy_from(state: Detail, arrays: Mapping[str, NDArray[Any]]) -> TrainedPol
     used = "weights" if recipe.ema_decay is None else "ema"
     like = {used: weights, "statistics": unit_statistics(recipe.policy, signature, recipe.data)}
     tree: dict[str, Any] = jax.tree_util.tree_map_with_path(found, like)
-    return TrainedPolicy(recipe=recipe, signature=signature, weights=tree[used], statistics=tree["statistics"])
+    robots = known_robots(
+        state.get("robots"), recipe.data, state_dim=signature.state_dim, action_dim=signature.action_dim
+    )
+    return TrainedPolicy(
+        recipe=recipe, signature=signature, weights=tree[used], statistics=tree["statistics"], robots=robots
+    )
 
 
 def _is_float(dtype: Any) -> bool:
@@ -177,10 +195,12 @@ def normalised_state(policy: TrainedPolicy, state_BS: NDArray[np.float32], *, ro
     """Returns states as prompts tell them.
 
     Args:
+        state_BS: In the robot's own width.
         robot: Whose they are, by its number in the recipe.
     """
-    own = statistics_of_robot(policy.statistics, robot)
-    normalised: NDArray[np.float32] = (state_BS - np.asarray(own["state_mean"])) / np.asarray(own["state_deviation"])
+    own, dims = statistics_of_robot(policy.statistics, robot), state_BS.shape[-1]
+    middle, spread = (np.asarray(own[name])[:dims] for name in ("state_mean", "state_deviation"))
+    normalised: NDArray[np.float32] = (state_BS - middle) / spread
     return normalised
 
 
@@ -268,6 +288,25 @@ def check_seen(seen: Arrays, shapes: Mapping[str, jax.ShapeDtypeStruct]) -> None
             )
 
 
+def check_held_out(policy: TrainedPolicy, view: View, *, source: str = "") -> None:
+    """Checks that a policy can be measured on held-out episodes, before it is: that it can read their tasks.
+
+    Args:
+        view: As for `held_out_error`.
+        source: As there.
+
+    Raises:
+        NotFound: As there.
+        InvalidInput: As there; or a task is longer than the policy's prompts.
+    """
+    _check_acts(policy.recipe.policy)
+    Fitting(_side_of(policy, view, source)).check_tasks()
+
+
+def _side_of(policy: TrainedPolicy, view: View, source: str) -> Sources:
+    return Sources(with_source(policy.recipe, source), [GivenView(name=source, view=view)], policy.signature)
+
+
 def held_out_error(policy: TrainedPolicy, view: View, *, seed: int, source: str = "") -> HeldOutError:
     """Returns a policy's error on held-out episodes, beside that of doing nothing; together, and by task.
 
@@ -281,7 +320,7 @@ def held_out_error(policy: TrainedPolicy, view: View, *, seed: int, source: str 
         InvalidInput: The view does not fit the policy, or it is a language model.
     """
     _check_acts(policy.recipe.policy)
-    sources = Sources(with_source(policy.recipe, source), [GivenView(name=source, view=view)], policy.signature)
+    sources = _side_of(policy, view, source)
     opened, fitting = sources.opened[0], Fitting(sources, jax.tree.map(np.asarray, policy.statistics))
     signature = signature_of(fitting.gathered(opened, view, np.arange(1)), policy.recipe.policy, policy.recipe.data)
     if signature != policy.signature:

@@ -6,9 +6,11 @@ leaves the rest at zero, and one of fewer cameras leaves views masked.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mainspring.domain.errors import InvalidInput, nearest
+from mainspring.domain.errors import DamagedData, InvalidInput, nearest
 
 # Tokenizers that need no file: every byte of a text is a word of the model's, or each word is one by its hash.
 BYTES, WORDS = "bytes", "words"
@@ -122,3 +124,61 @@ class DataRecipe:
 
 ONE_ROBOT = DataRecipe()
 """One source, of one robot, all of whose cameras are seen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownRobot:
+    """A kind of robot that a trained policy knows, as its data had it.
+
+    Args:
+        name: What its recipe calls it.
+        number: Its place among the recipe's robots.
+        state_dim: Dimensions of its own state; the policy may be wider.
+        action_dim: Of its own action.
+        cameras: At each of the policy's views, "" for one that it lacks; None where the recipe names none, and the
+            first cameras there are will do.
+    """
+
+    name: str
+    number: int
+    state_dim: int
+    action_dim: int
+    cameras: tuple[str, ...] | None = None
+
+
+def robots_told(robots: Sequence[KnownRobot]) -> str:
+    """Returns what a checkpoint's facts tell of the robots that its policy knows, as JSON. See `known_robots`."""
+    return json.dumps(
+        {each.name: {"state": each.state_dim, "action": each.action_dim, "cameras": each.cameras} for each in robots}
+    )
+
+
+def known_robots(told: object, data: DataRecipe, *, state_dim: int, action_dim: int) -> tuple[KnownRobot, ...]:
+    """Returns the robots that a trained policy knows, in the recipe's order.
+
+    Args:
+        told: From `robots_told`; None where nothing was told: then they are as wide as the policy.
+        data: Of the policy's recipe.
+        state_dim: The policy's own.
+        action_dim: Likewise.
+
+    Raises:
+        DamagedData: What was told cannot be read.
+    """
+    try:
+        facts = {} if told is None else json.loads(str(told))
+        found = []
+        for number, robot in enumerate(data.robots):
+            own = facts.get(robot.name, {})
+            found.append(
+                KnownRobot(
+                    name=robot.name,
+                    number=number,
+                    state_dim=int(own.get("state", state_dim)),
+                    action_dim=int(own.get("action", action_dim)),
+                    cameras=None if robot.cameras is None else tuple(map(str, own.get("cameras", robot.cameras))),
+                )
+            )
+    except (ValueError, TypeError, AttributeError) as error:
+        raise DamagedData("read which robots a policy knows", got=str(told)[:200], wanted="JSON of each") from error
+    return tuple(found)

@@ -6,7 +6,6 @@ was interrupted and went on from a snapshot ends, on the same number of ranks, w
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,6 +27,7 @@ from mainspring.train.inputs.sources import GivenView, Sources
 from mainspring.train.models.attention import check_attention
 from mainspring.train.models.shapes import PolicyRecipe, Signature
 from mainspring.train.recipe import InitRecipe, Recipe
+from mainspring.train.robots import KnownRobot, robots_told
 from mainspring.train.state.sharding import batch_sharding, batch_shares, make_mesh, place_batch, share_of
 from mainspring.train.steps.guard import Guard
 from mainspring.train.steps.held_out import HeldOut
@@ -167,11 +167,17 @@ def described(recipe: Recipe, sources: Sources) -> dict[str, str]:
     described = {"recipe": encode(recipe).decode(), "signature": encode(sources.signature).decode()}
     if len(recipe.data.robots) == 1 and recipe.data.robots[0].cameras is None:
         return described
-    robots = {
-        one.kind.name: {"state": one.dims(STATE), "action": one.dims(ACTION), "cameras": one.cameras}
+    robots = [
+        KnownRobot(
+            name=one.kind.name,
+            number=one.robot,
+            state_dim=one.dims(STATE),
+            action_dim=one.dims(ACTION),
+            cameras=one.cameras,
+        )
         for one in sources.opened
-    }
-    return {**described, "robots": json.dumps(robots)}
+    ]
+    return {**described, "robots": robots_told(robots)}
 
 
 def check_shares(recipe: Recipe, mesh: jax.sharding.Mesh) -> None:

@@ -10,14 +10,15 @@ import numpy as np
 import pytest
 
 from mainspring.data import View, gather
-from mainspring.domain.errors import InvalidInput, NotFound
+from mainspring.domain.errors import DamagedData, InvalidInput, NotFound
 from mainspring.train.inputs.fitting import Fitting
 from mainspring.train.inputs.measured import statistics_of
 from mainspring.train.inputs.sources import GivenView, Sources
 from mainspring.train.models.shapes import Signature
 from mainspring.train.policy import sample_actions, signature_of, statistics_of_robot, unit_statistics
 from mainspring.train.recipe import Recipe, changed, recipe_named
-from mainspring.train.robots import DataRecipe, RobotRecipe, SourceRecipe
+from mainspring.train.robots import DataRecipe, KnownRobot, RobotRecipe, SourceRecipe, known_robots
+from mainspring.train.trainer import described
 from tests.train.making import fresh_weights, small_recipe
 
 pytestmark = pytest.mark.slow
@@ -75,6 +76,19 @@ def test_each_robot_is_normalised_by_its_own_numbers_which_are_kept_with_the_wei
     assert (of_hand["state_mean"][2:] == 0).all()
     assert (of_hand["state_deviation"][2:] == 1).all()
     assert found["relative"].tolist() == [[1, 1, 0], [1, 1, 0]]  # What a robot lacks is zero either way.
+
+
+def test_checkpoint_tells_the_robots_that_its_policy_knows_in_their_own_width(arm: View, hand: View) -> None:
+    recipe = replace(plain(), data=TWO)
+    told = described(recipe, Sources(recipe, both(arm, hand)))["robots"]
+    assert known_robots(told, TWO, state_dim=5, action_dim=3) == (
+        KnownRobot(name="arm", number=0, state_dim=5, action_dim=3),
+        KnownRobot(name="hand", number=1, state_dim=2, action_dim=2),
+    )
+    untold = known_robots(None, TWO, state_dim=5, action_dim=3)
+    assert [(robot.name, robot.state_dim) for robot in untold] == [("arm", 5), ("hand", 5)]
+    with pytest.raises(DamagedData, match="which robots a policy knows"):
+        known_robots("[1]", TWO, state_dim=5, action_dim=3)
 
 
 def test_chunk_of_partly_absolute_actions_is_measured_from_the_state_but_for_those(arm: View) -> None:
@@ -164,6 +178,13 @@ def test_task_longer_than_prompts_is_refused_before_the_first_step(arm: View) ->
     with pytest.raises(InvalidInput, match="at most 40"):
         Fitting(Sources(tiny(kind="pi05", prompt_length=40), arm)).check_tasks()
     Fitting(Sources(tiny(prompt_length=9), arm)).check_tasks()
+
+
+def test_held_out_task_longer_than_prompts_is_refused_before_the_first_step(arm: View, hand: View) -> None:
+    sides = [GivenView(view=hand, held_out=arm)]  # "wave" fits.
+    with pytest.raises(InvalidInput, match=r"'(pick|push) it'.*9 tokens.*at most 8"):
+        Fitting(Sources(tiny(prompt_length=8), sides)).check_tasks()
+    Fitting(Sources(tiny(prompt_length=9), sides)).check_tasks()
 
 
 def test_words_for_a_policy_that_reads_none_and_none_for_one_that_must_are_refused(arm: View) -> None:

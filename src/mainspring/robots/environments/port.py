@@ -62,12 +62,23 @@ class Moment:
         state: [S].
         task: What it is to do, in words.
         images: [H, W, 3] of each camera, in their order.
+        score: How much of the task is done, 0 to 1. An environment tells it after every step, or never: None.
     """
 
     state: FloatArray
     solved: bool
     task: str = ""
     images: tuple[Pixels, ...] = ()
+    score: float | None = None
+
+    def __post_init__(self) -> None:
+        """Checks the score.
+
+        Raises:
+            InvalidInput: It is out of its range, or no number.
+        """
+        if self.score is not None and not 0.0 <= self.score <= 1.0:
+            raise InvalidInput("take a score of an environment", got=f"{self.score:g}", wanted="0 to 1, or None")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ import numpy as np
 
 from mainspring.robots.environments.port import Pixels
 from mainspring.robots.evaluation.playing import FILM_RATE_HZ, Played
-from mainspring.robots.evaluation.report import EvaluationReport, interval_text, rate_text
+from mainspring.robots.evaluation.report import EvaluationReport, interval_text, rate_text, score_text
 
 PAGE, SUCCESS, ERRORS = "report.md", "success.png", "errors.png"
 TASKS_DRAWN_MAX = 30  # Bars that a plot can name; all are in the tables.
@@ -50,9 +50,17 @@ def page(report: EvaluationReport, shown: Sequence[str]) -> str:
     lines = [f"# {report.checkpoint}: {report.name}", ""]
     if report.success is not None:
         lines += [f"Success in `{report.environment}`, seed {report.seed}: **{rate_text(report.success)}**", ""]
-        lines += ["| task | starts | success | interval |", "|---|---|---|---|"]
+        if report.score is not None:
+            lines += [f"Mean score, the best of each episode: **{score_text(report.score)}**", ""]
+        scored = bool(report.task_scores)
+        lines.append("| task | starts | success | interval |" + " score | interval |" * scored)
+        lines.append("|---|---|---|---|" + "---|---|" * scored)
         for name, each in report.tasks.items():
-            lines.append(f"| {_cell(name)} | {each.starts} | {each.rate:.3f} | {interval_text(each.interval)} |")
+            row = f"| {_cell(name)} | {each.starts} | {each.rate:.3f} | {interval_text(each.interval)} |"
+            if scored:
+                score = report.task_scores[name]
+                row += f" {score.mean:.3f} | {interval_text(score.interval)} |"
+            lines.append(row)
         lines.append("")
     if report.held_out:
         lines += ["Error of actions on held-out episodes, root mean square, in their own units:", ""]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -48,6 +48,7 @@ class Played:
     Args:
         task: What the policy was told.
         solved: Whether the environment's own task was done.
+        score: The best of the episode, 0 to 1; None where the environment tells none.
         film: Pictures at `FILM_RATE_HZ`, where the episode was filmed.
     """
 
@@ -55,6 +56,7 @@ class Played:
     task: str
     solved: bool
     steps: int
+    score: float | None = None
     film: tuple[Pixels, ...] = ()
 
 
@@ -69,6 +71,7 @@ class _Lane:
     before: FloatArray
     moment: Moment
     steps: int = 0
+    score: float | None = None
     film: list[Pixels] = field(default_factory=list)
 
     def begin(self, start: EpisodeStart, told: str | None, *, films: bool) -> None:
@@ -76,7 +79,7 @@ class _Lane:
         self.moment = self.world.reset(start)
         self.before = self.moment.state
         self.task = self.moment.task if told is None else told
-        self.steps = 0
+        self.steps, self.score = 0, None
         self.film = [self.world.draw()] if films else []
 
     def follow(self, actions: FloatArray, steps_max: int) -> bool:
@@ -84,15 +87,32 @@ class _Lane:
         for action in actions:
             self.before, self.moment = self.moment.state, self.world.step(action)
             self.steps += 1
+            self._rate(self.moment.score)
             if self.film and self.steps >= len(self.film) * self.filmed_every:
                 self.film.append(self.world.draw())
             if self.moment.solved or self.steps >= steps_max:
                 return True
         return False
 
+    def _rate(self, score: float | None) -> None:
+        """Keeps the best score; one that is told at times alone would make best ones that say nothing."""
+        if self.steps > 1 and (score is None) != (self.score is None):
+            got = f"{'no' if score is None else 'a'} score after step {self.steps}, unlike before"
+            name = self.world.facts().name
+            raise InvalidInput("play episodes", on=name, got=got, wanted="one after every step, or never")
+        if score is not None:
+            self.score = max(score, self.score or 0.0)
+
     def played(self) -> Played:
         film = () if self.moment.solved else tuple(self.film)
-        return Played(start=self.start, task=self.task, solved=self.moment.solved, steps=self.steps, film=film)
+        return Played(
+            start=self.start,
+            task=self.task,
+            solved=self.moment.solved,
+            steps=self.steps,
+            score=self.score,
+            film=film,
+        )
 
 
 def play(
@@ -157,7 +177,7 @@ def _lane(world: Environment, start: EpisodeStart, filmed_every: float) -> _Lane
 
 
 def _unfilmed(played: Played) -> Played:
-    return Played(start=played.start, task=played.task, solved=played.solved, steps=played.steps)
+    return replace(played, film=())
 
 
 def _seen(lanes: Sequence[_Lane]) -> Observations:

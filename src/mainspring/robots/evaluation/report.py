@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -14,6 +15,7 @@ from mainspring.robots.evaluation.statistics import (
     at_least,
     difference_interval,
     mcnemar,
+    mean_interval,
     not_worse,
     pairs_of,
     starts_needed,
@@ -31,12 +33,14 @@ class EpisodeOutcome:
         index: Its number in the series of the evaluation's seed.
         task: What the policy was told.
         steps: Control steps.
+        score: How much of the task was done at best, 0 to 1; None where the environment does not tell.
     """
 
     index: int
     task: str
     solved: bool
     steps: int
+    score: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +69,15 @@ class SuccessRate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MeanScore:
+    """How much of something was done: the mean over starts, 0 to 1, with Student's interval at 95 %."""
+
+    starts: int
+    mean: float
+    interval: Interval
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationReport:
     """One evaluation of one checkpoint.
 
@@ -75,6 +88,8 @@ class EvaluationReport:
         by: The job that evaluated, "" for none.
         success: Of all episodes; None where none was played.
         tasks: Of the episodes of each task, in order of name.
+        score: Of all episodes; None where the environment tells none.
+        task_scores: Of the episodes of each task, in order of name; empty without scores.
         held_out: By task, in order of name; empty without held-out episodes.
         files: Names of what is kept beside it.
     """
@@ -88,6 +103,8 @@ class EvaluationReport:
     by: str = ""
     success: SuccessRate | None = None
     tasks: Mapping[str, SuccessRate] = field(default_factory=dict)
+    score: MeanScore | None = None
+    task_scores: Mapping[str, MeanScore] = field(default_factory=dict)
     episodes: tuple[EpisodeOutcome, ...] = ()
     held_out: tuple[TaskErrors, ...] = ()
     files: tuple[str, ...] = ()
@@ -110,6 +127,36 @@ def rates_by_task(episodes: Sequence[EpisodeOutcome]) -> dict[str, SuccessRate]:
     return {name: rate_of([episode for episode in episodes if episode.task == name]) for name in names}
 
 
+def score_of(episodes: Sequence[EpisodeOutcome]) -> MeanScore | None:
+    """Returns how much was done on average; None where there is no episode, or not each has a score."""
+    scores = [episode.score for episode in episodes if episode.score is not None]
+    if not scores or len(scores) < len(episodes):
+        return None
+    return MeanScore(starts=len(scores), mean=math.fsum(scores) / len(scores), interval=mean_interval(scores))
+
+
+def scores_by_task(episodes: Sequence[EpisodeOutcome]) -> dict[str, MeanScore]:
+    """Returns how much of each task was done on average, in order of its name; nothing without scores."""
+    names = sorted({episode.task for episode in episodes}) if score_of(episodes) else ()
+    found = {name: score_of([episode for episode in episodes if episode.task == name]) for name in names}
+    return {name: score for name, score in found.items() if score is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreComparison:
+    """The scores of two policies, start by start: the first is the candidate.
+
+    Args:
+        difference: The first's mean less the second's.
+        interval: Student's of the starts' differences, at 95 %.
+    """
+
+    first: MeanScore
+    second: MeanScore
+    difference: float
+    interval: Interval
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonReport:
     """Two policies on the same starts: the first is the candidate.
@@ -122,6 +169,7 @@ class ComparisonReport:
         margin: By how much the first may be worse.
         verdict: Whether it is not worse than that, at 95 %.
         starts_needed: How many starts most likely decide the margin; None where it is 0.
+        scores: How much of the task each did; None where the environment does not tell.
     """
 
     first: str
@@ -137,6 +185,7 @@ class ComparisonReport:
     margin: float
     verdict: GateVerdict
     starts_needed: int | None
+    scores: ScoreComparison | None = None
 
 
 def compared(first: EvaluationReport, second: EvaluationReport, *, margin: float, created_s: float) -> ComparisonReport:
@@ -170,6 +219,18 @@ def compared(first: EvaluationReport, second: EvaluationReport, *, margin: float
         margin=margin,
         verdict=not_worse(pairs, margin),
         starts_needed=starts_needed(pairs, margin) if margin else None,
+        scores=_scores_compared(first.episodes, second.episodes),
+    )
+
+
+def _scores_compared(first: Sequence[EpisodeOutcome], second: Sequence[EpisodeOutcome]) -> ScoreComparison | None:
+    """Returns how the scores of the same starts compare; None where one evaluation has none."""
+    scores = (score_of(first), score_of(second))
+    if scores[0] is None or scores[1] is None:
+        return None
+    off = [(one.score or 0.0) - (other.score or 0.0) for one, other in zip(first, second, strict=True)]
+    return ScoreComparison(
+        first=scores[0], second=scores[1], difference=math.fsum(off) / len(off), interval=mean_interval(off, least=-1.0)
     )
 
 
@@ -233,6 +294,11 @@ def comparison_gate(found: ComparisonReport, *, name: str) -> GateRecord:
 def rate_text(success: SuccessRate) -> str:
     """Returns a success rate for people, with its interval."""
     return f"{success.rate:.3f} ({success.solved} of {success.starts}), {interval_text(success.interval)}"
+
+
+def score_text(score: MeanScore) -> str:
+    """Returns a mean score for people, with its interval."""
+    return f"{score.mean:.3f} of 1, {interval_text(score.interval)}"
 
 
 def interval_text(interval: Interval, *, of_points: bool = False) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mainspring.checkpoint import load
-from mainspring.data import open_view
+from mainspring.data import View, open_view
 from mainspring.domain.errors import InvalidInput, NotFound
 from mainspring.domain.ids import JobId
 from mainspring.domain.wire import Detail, Part
@@ -25,8 +25,10 @@ from mainspring.robots.evaluation.report import (
     TaskErrors,
     rate_of,
     rates_by_task,
+    score_of,
+    scores_by_task,
 )
-from mainspring.train.evaluate import TrainedPolicy, held_out_error, policy_from
+from mainspring.train.evaluate import TrainedPolicy, check_held_out, held_out_error, policy_from
 
 USED = (Part.WEIGHTS, Part.OTHER)  # Of a checkpoint: an optimizer's state, the larger part, is not read.
 
@@ -93,18 +95,22 @@ def evaluate(
 
     Raises:
         NotFound: There is no such checkpoint or environment.
-        InvalidInput: The policy does not fit the environment, or there is nothing to evaluate it on.
+        InvalidInput: The policy does not fit the environment, a held-out task is longer than its prompts, or there is
+            nothing to evaluate it on.
         DamagedData: The checkpoint does not hold together.
     """
     make = environment_named(asked.environment) if asked.environment else None  # Before gigabytes are read.
     checkpoint = load(store, asked.job, asked.step, USED)
     policy = policy_from(checkpoint.state, checkpoint.arrays)
+    held_out_view = _held_out_view(store, checkpoint.state, cache)
+    if held_out_view is not None:
+        check_held_out(policy, held_out_view)  # Before episodes are played for hours.
     played: tuple[Played, ...] = ()
     if make is not None:
         actor = actor_of(policy, make().facts(), seed=asked.seed)
         starts = [EpisodeStart(seed=asked.seed, index=index) for index in range(asked.starts)]
         played = play(make, actor, starts, progress=progress)
-    held_out = _held_out(store, policy, checkpoint.state, asked, cache)
+    held_out = () if held_out_view is None else _errors_by_task(policy, held_out_view, seed=asked.seed)
     if not played and not held_out:
         raise InvalidInput(
             "evaluate a policy",
@@ -112,9 +118,7 @@ def evaluate(
             got="no environment, and a view without held-out episodes",
             next_step="name one with --env, or build the view with a hold-out",
         )
-    episodes = tuple(
-        EpisodeOutcome(index=each.start.index, task=each.task, solved=each.solved, steps=each.steps) for each in played
-    )
+    episodes = outcomes_of(played)
     report = EvaluationReport(
         job=asked.job,
         step=asked.step,
@@ -125,6 +129,8 @@ def evaluate(
         by=asked.by,
         success=rate_of(episodes) if episodes else None,
         tasks=rates_by_task(episodes),
+        score=score_of(episodes),
+        task_scores=scores_by_task(episodes),
         episodes=episodes,
         held_out=held_out,
     )
@@ -132,18 +138,27 @@ def evaluate(
     return Evaluated(report=replace(report, files=tuple(sorted(files))), files=files)
 
 
-def _held_out(
-    store: ObjectStore, policy: TrainedPolicy, facts: Detail, asked: EvaluationRequest, cache: Path
-) -> tuple[TaskErrors, ...]:
-    """Returns the policy's errors by task on what its view holds out; none where that is nothing."""
+def outcomes_of(played: Sequence[Played]) -> tuple[EpisodeOutcome, ...]:
+    """Returns what is kept of episodes."""
+    return tuple(
+        EpisodeOutcome(index=each.start.index, task=each.task, solved=each.solved, steps=each.steps, score=each.score)
+        for each in played
+    )
+
+
+def _held_out_view(store: ObjectStore, facts: Detail, cache: Path) -> View | None:
+    """Returns what the view that a policy learned from holds out; None where that is nothing."""
     view_id = facts.get("view")
     if not isinstance(view_id, str) or " " in view_id:  # Of several sources the trainer itself tells held-out losses.
-        return ()
+        return None
     try:
-        view = open_view(store, view_id, cache, "holdout")
+        return open_view(store, view_id, cache, "holdout")
     except NotFound:  # It holds nothing out, or was deleted.
-        return ()
-    found = held_out_error(policy, view, seed=asked.seed)
+        return None
+
+
+def _errors_by_task(policy: TrainedPolicy, view: View, *, seed: int) -> tuple[TaskErrors, ...]:
+    found = held_out_error(policy, view, seed=seed)
     return tuple(
         TaskErrors(task=task, states=error.states, policy=error.policy, hold_last_state=error.hold_last_state)
         for task, error in found.tasks.items()

@@ -1,4 +1,5 @@
-"""What successes say: intervals of a rate, of the difference of two on the same starts, and when a margin is decided.
+"""What outcomes say: intervals of a rate, of a mean, of the difference of two on the same starts; when a margin is
+decided.
 
 Decides nothing about a policy: a gate's words are in `report`.
 """
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from scipy.optimize import brentq
-from scipy.stats import binomtest, norm
+from scipy.stats import binomtest, norm, t
 
 from mainspring.domain.errors import InvalidInput
 
@@ -45,6 +46,33 @@ def wilson(solved: int, starts: int, *, confidence: float = CONFIDENCE) -> Inter
     """
     found = binomtest(solved, starts).proportion_ci(confidence, method="wilson")
     return Interval(low=float(found.low), high=float(found.high))
+
+
+def mean_interval(
+    numbers: Sequence[float], *, least: float = 0.0, most: float = 1.0, confidence: float = CONFIDENCE
+) -> Interval:
+    """Returns Student's interval of a mean, cut to where it can lie. Source: Student, Biometrika 6, 1908.
+
+    Numbers that are all the same show no spread to go by, which does not mean that there is none: theirs is Wilson's,
+    of the widest spread that numbers of that mean and range can have.
+
+    Args:
+        numbers: At least one, each from `least` to `most`.
+        confidence: Of both sides together.
+    """
+    assert numbers
+    assert all(least <= number <= most for number in numbers)
+    count, mean = len(numbers), math.fsum(numbers) / len(numbers)
+    if min(numbers) == max(numbers):
+        share, z = (mean - least) / (most - least), float(norm.ppf((1 + confidence) / 2))
+        middle = (share + z * z / (2 * count)) / (1 + z * z / count)
+        half = z / (1 + z * z / count) * math.sqrt(share * (1 - share) / count + (z / (2 * count)) ** 2)
+        low, high = (least + (most - least) * edge for edge in (middle - half, middle + half))
+    else:
+        variance = math.fsum((number - mean) ** 2 for number in numbers) / (count - 1)
+        half = float(t.ppf((1 + confidence) / 2, count - 1)) * math.sqrt(variance / count)
+        low, high = mean - half, mean + half
+    return Interval(low=min(max(low, least), mean), high=max(min(high, most), mean))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -64,15 +64,16 @@ class Fitting:
         return Tokenizer(Path(name), policy)
 
     def check_tasks(self) -> None:
-        """Makes words of every task, so that one that is too long is found before the first step.
+        """Makes words of every task, held-out ones too, so that one that is too long is found before the first step.
 
         Raises:
             InvalidInput: A task is longer than the policy's prompts.
         """
         if self._tokenizer is None:
             return
-        for one in self._sources.opened:
-            tasks = pc.unique(one.view.episodes["task"]).to_pylist()
+        sides = [(one, view) for one in self._sources.opened for view in (one.view, one.source.held_out)]
+        for one, view in sides:
+            tasks = [] if view is None else pc.unique(view.episodes["task"]).to_pylist()
             middle_BS = np.zeros((TASKS_AT_ONCE, one.dims(STATE)), np.float32)  # In words of three digits, the longest.
             for first in range(0, len(tasks), TASKS_AT_ONCE):
                 some = [task or "" for task in tasks[first : first + TASKS_AT_ONCE]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,10 +15,12 @@ from mainspring.app.base.specs import DURATION_FORM
 from mainspring.app.cli.arguments import Json, LabContext
 from mainspring.app.cli.jobs import Chips, run
 from mainspring.domain.codec import to_plain
-from mainspring.domain.errors import InvalidInput
+from mainspring.domain.errors import InvalidInput, NotFound
 from mainspring.domain.job import Tier
 
 if TYPE_CHECKING:
+    from mainspring.data import View
+    from mainspring.data.views.manifest import Split
     from mainspring.train.recipe import Recipe
 
 
@@ -70,6 +73,8 @@ def train(
     from mainspring.train.naming import find_recipe
 
     recipe = _begun(find_recipe(name, settings or ()), begin, statistics=statistics, lora=lora)
+    if no_code:
+        _check_own_files(name, recipe)
     _check(lab, recipe, view)
     run(
         context,
@@ -111,6 +116,26 @@ def _begun(recipe: Recipe, begin: str, *, statistics: Path | None, lora: bool) -
     return recipe
 
 
+def _check_own_files(name: str, recipe: Recipe) -> None:
+    """Checks that a job without the working tree needs no file of it: what is named from here is not there."""
+    from mainspring.train.robots import BYTES, WORDS
+
+    init = recipe.init
+    path, colon, _ = name.rpartition(":")
+    named = [path if colon else "", recipe.data.tokenizer]
+    named += [] if init is None else [init.path, init.statistics or ""]
+    named = [each for each in named if each not in ("", BYTES, WORDS)]
+    left = [each for each in named if not Path(each).is_absolute() and Path(each).exists()]
+    if left:
+        raise InvalidInput(
+            "train without the working tree",
+            on=recipe.name,
+            got=f"--no-code, which would leave {' and '.join(left)} behind",
+            wanted="the files that the job reads",
+            next_step="leave --no-code out; or name a file by its whole path, where that is the same on every node",
+        )
+
+
 def _command(lab: sdk.Lab, name: str, recipe: Recipe, views: list[str]) -> list[str]:
     """Returns the program and its arguments: the recipe by its name, and what of it is another."""
     from mainspring.train.naming import find_recipe
@@ -123,7 +148,7 @@ def _command(lab: sdk.Lab, name: str, recipe: Recipe, views: list[str]) -> list[
 
 
 def _check(lab: sdk.Lab, recipe: Recipe, views: list[str]) -> None:
-    """Checks a recipe against its data, of which only tables of episodes are brought here."""
+    """Checks a recipe against its data, on both sides, of which only tables of episodes are brought here."""
     from mainspring.data import open_view
     from mainspring.objects import Blob, fetch_blob
     from mainspring.train.inputs.fitting import Fitting
@@ -137,12 +162,17 @@ def _check(lab: sdk.Lab, recipe: Recipe, views: list[str]) -> None:
     def ranges(blob: Blob, offset: int, size_bytes: int) -> memoryview:
         raise AssertionError("nothing is decoded here")
 
+    def side(given: str, split: Split) -> View:
+        return open_view(store, given.rpartition("=")[2], cache, split, files=files, ranges=ranges)
+
+    def held_out(given: str) -> View | None:
+        if recipe.held_out is not None:
+            with suppress(NotFound):  # A view may have nothing on that side.
+                return side(given, "holdout")
+        return None
+
     sources = [
-        GivenView(
-            name=each.rpartition("=")[0],
-            view=open_view(store, each.rpartition("=")[2], cache, "train", files=files, ranges=ranges),
-        )
-        for each in views
+        GivenView(name=each.rpartition("=")[0], view=side(each, "train"), held_out=held_out(each)) for each in views
     ]
     opened = Sources(recipe, sources)
     fitting = Fitting(opened)

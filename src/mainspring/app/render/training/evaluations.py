@@ -16,6 +16,7 @@ from mainspring.robots.evaluation.report import (
     interval_text,
     points,
     rate_text,
+    score_text,
 )
 from mainspring.robots.evaluation.statistics import GateVerdict
 
@@ -38,13 +39,22 @@ def report_panel(report: EvaluationReport, *, folder: str) -> RenderableType:
     success = report.success
     if success is not None:
         facts["success"] = rate_text(success)
+        if report.score is not None:
+            facts["mean score"] = score_text(report.score)
         facts["environment"] = f"{report.environment}, seed {report.seed}"
     facts["kept"] = f"{folder}: {', '.join(report.files)}"
     parts: list[RenderableType] = [facts_grid(facts)]
     tasks = list(report.tasks.items())[:TASKS_SHOWN_MAX]
     if len(tasks) > 1:
-        rows = [(name, str(each.starts), f"{each.rate:.3f}", interval_text(each.interval)) for name, each in tasks]
-        parts += ["", Listing("~TASK", ">STARTS", ">SUCCESS", "INTERVAL").add_rows(rows)]
+        scored = bool(report.task_scores)
+        listing = Listing("~TASK", ">STARTS", ">SUCCESS", "INTERVAL", *[">SCORE", "SCORE'S INTERVAL"] * scored)
+        for name, each in tasks:
+            cells = [name, str(each.starts), f"{each.rate:.3f}", interval_text(each.interval)]
+            if scored:
+                score = report.task_scores[name]
+                cells += [f"{score.mean:.3f}", interval_text(score.interval)]
+            listing.add_row(*cells)
+        parts += ["", listing]
     if report.held_out:
         errors = [
             (
@@ -62,8 +72,9 @@ def report_panel(report: EvaluationReport, *, folder: str) -> RenderableType:
 def reports_table(reports: Sequence[EvaluationReport], *, now_s: float) -> RenderableType:
     """Returns one row an evaluation."""
     rows = []
+    scored = any(report.score is not None for report in reports)
     for report in reports:
-        success = report.success
+        success, score = report.success, report.score
         error = max((each.policy for each in report.held_out), default=None)
         rows.append(
             (
@@ -71,11 +82,12 @@ def reports_table(reports: Sequence[EvaluationReport], *, now_s: float) -> Rende
                 report.name,
                 "-" if success is None else f"{success.rate:.3f}",
                 "-" if success is None else interval_text(success.interval).removeprefix("95 % "),
+                *["-" if score is None else f"{score.mean:.3f}"] * scored,
                 "-" if error is None else f"{error:.4g}",
                 ago(max(0.0, now_s - report.created_s)),
             )
         )
-    headings = ("CHECKPOINT", "EVALUATION", ">SUCCESS", "95 % INTERVAL", ">WORST ERROR", ">AGE")
+    headings = ("CHECKPOINT", "EVALUATION", ">SUCCESS", "95 % INTERVAL", *[">SCORE"] * scored, ">WORST ERROR", ">AGE")
     return Listing(*headings).add_rows(rows)
 
 
@@ -90,6 +102,11 @@ def comparison_panel(found: ComparisonReport) -> RenderableType:
         "equally good": f"p = {found.p_value:.3g} (exact McNemar)",
         f"worse by {100 * margin:g} points at most": verdict_text(found.verdict),
     }
+    if found.scores is not None:
+        scores = found.scores
+        facts["mean scores"] = f"{scores.first.mean:.3f} and {scores.second.mean:.3f}"
+        told = f"{points(scores.difference)} points, {interval_text(scores.interval, of_points=True)}"
+        facts["of the same starts"] = told
     if found.starts_needed is not None:
         facts["starts needed"] = f"about {found.starts_needed:,} for this margin, if they are equally good"
     return framed(facts_grid(facts), f"{found.first} and {found.second}")
@@ -113,7 +130,9 @@ def rules_table(found: Sequence[EvaluationRuleView], *, now_s: float) -> Rendera
         rule, newest = each.rule, each.runs[0] if each.runs else None
         rate = None if newest is None else newest.result.get("success_rate")
         last = "-" if newest is None else f"{newest.trained}@{newest.step} {newest.state.value}"
+        score = None if newest is None else newest.result.get("score")
         last += f", success {rate:.3f}" if isinstance(rate, float) else ""
+        last += f", score {score:.3f}" if isinstance(score, float) else ""
         rows.append(
             (
                 each.name,

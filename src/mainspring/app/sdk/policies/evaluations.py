@@ -120,6 +120,7 @@ class EvaluationVerbs:
             ImpossibleJob: No cluster could ever run it.
             Unavailable: It did not succeed, or not in time.
         """
+        _check_own_file(environment, code)
         job, step = self._newest(checkpoint)
         words = [f"{job}@{step}", "--env", environment, "--starts", str(starts), "--seed", str(seed)]
         made = self._lab.run(self._spec(f"evaluate-{job}", words, on, team), code=code)
@@ -306,6 +307,7 @@ class EvaluationVerbs:
             NotFound: There is no such job, team or environment.
             InvalidInput: A field is out of its range.
         """
+        _check_own_file(environment, code)
         lab = self._lab
         words = [CHECKPOINT, "--env", environment, "--starts", str(starts), "--seed", str(seed)]
         spec = replace(self._spec(name, words, on, team), code=lab.take_code(code))
@@ -331,3 +333,16 @@ class EvaluationVerbs:
     def _newest(self, checkpoint: str) -> tuple[JobId, int]:
         found = self._finder.steps(checkpoint)
         return found.job, found.steps[0]
+
+
+def _check_own_file(environment: str, code: Path | None) -> None:
+    """Checks that a job finds an environment of one's own: its file comes along with a folder, or has a whole path."""
+    place = Path(environment.rpartition(":")[0])
+    if code is None and place.suffix == ".py" and not place.is_absolute():
+        raise InvalidInput(
+            "evaluate by a job",
+            on=environment,
+            got=f"no folder of code, which would leave {place} behind",
+            wanted="the file where the job runs",
+            next_step="name its folder with --code",
+        )

@@ -80,6 +80,9 @@ def _evaluate_one(words: argparse.Namespace, session: Session) -> None:
         success = made.report.success
         facts |= {"starts": success.starts, "success_rate": success.rate}
         facts |= {"success_low": success.interval.low, "success_high": success.interval.high}
+    if made.report.score is not None:
+        score = made.report.score
+        facts |= {"score": score.mean, "score_low": score.interval.low, "score_high": score.interval.high}
     for error in made.report.held_out[:TASKS_TOLD_MAX]:
         facts[f"action_error {error.task}"[:200]] = error.policy
     session.result(facts)
