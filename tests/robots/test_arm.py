@@ -9,6 +9,8 @@ pytest.importorskip("metaworld", reason="the sim extra is not installed")
 
 from mainspring.domain.errors import InvalidInput
 from mainspring.robots.arm import ACTION_DIM, STATE_DIM, STATE_NAMES, Arm, Purpose, draw_start
+from mainspring.robots.environments.named import environment_named
+from mainspring.robots.environments.port import EpisodeStart
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +52,18 @@ def test_arm_state_shows_object_and_goal_of_the_start_by_name(arm: Arm) -> None:
     assert [state[f"goal_{axis}"] for axis in "xyz"] == pytest.approx(start.goal_m)
     assert [state[f"object_{axis}"] for axis in "xy"] == pytest.approx(start.object_m[:2], abs=1e-3)
     assert len(state) == STATE_DIM
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "heights_m"), [("metaworld-table", (0.05, 0.12)), ("metaworld-shelf", (0.2, 0.3))])
+def test_goals_of_table_and_shelf_are_as_high_as_these(name: str, heights_m: tuple[float, float]) -> None:
+    world = environment_named(name)()
+    facts = world.facts()
+    assert facts.name == name
+    seen = [
+        world.reset(EpisodeStart(seed=0, index=index)).state[facts.state_names.index("goal_z")] for index in range(8)
+    ]
+    assert heights_m[0] <= min(seen) < max(seen) <= heights_m[1]
 
 
 @settings(max_examples=50)

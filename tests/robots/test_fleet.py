@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from mainspring.control.service.robots.devices import sleep_text
 from mainspring.control.store.robots.records import change_action
+from mainspring.control.store.settings import Settings
 from mainspring.domain.answers import ActionState, NewInstallation, NewRobot, Revocation, RobotState
 from mainspring.domain.errors import Conflict, InvalidInput, NotAllowed
 from mainspring.robots.edge.device import IDENTITY, enrol
@@ -40,6 +42,18 @@ def test_robot_is_enrolled_once_and_told_what_it_is(fleet: FleetWorld) -> None:
         enrol(LossyDisk(1), fleet.wire, "http://server", token)
     again = enrol(robot.disk, fleet.wire, "http://server", token)  # The answer was lost: the same key asks again.
     assert again.token != robot.found.token
+
+
+@pytest.mark.parametrize(("poll_s", "told"), [(60.0, "00:01:00"), (2.4, "00:00:02"), (86_400.0, "24:00:00")])
+def test_robots_call_as_often_as_the_server_is_set_to(tmp_path: Path, poll_s: float, told: str) -> None:
+    fleet = FleetWorld(tmp_path)
+    fleet.world.restart(settings=Settings(robot_poll_s=poll_s))
+    fleet.wire.control = fleet.control
+    robot = fleet.robot("arm-1")
+    answer = robot.client.poll()
+    assert (robot.found.poll_s, answer.sleep_s) == (poll_s, float(round(poll_s)))
+    assert sleep_text(poll_s) == told
+    assert robot.visits.visit() == round(poll_s)
 
 
 def test_one_time_token_ends(fleet: FleetWorld) -> None:

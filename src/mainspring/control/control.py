@@ -206,7 +206,7 @@ class Control:
     @property
     def robots(self) -> Robots:
         """Returns what may be said of robots."""
-        return Robots(self.store, self.clock, self.dice, self.releases)
+        return Robots(self.store, self.clock, self.dice, self.releases, poll_s=self.settings.robot_poll_s)
 
     @property
     def rollouts(self) -> Rollouts:
@@ -221,7 +221,8 @@ class Control:
     @property
     def devices(self) -> Devices:
         """Returns what robots call."""
-        return Devices(self.store, self.clock, self.releases, self.digests, self.people.device_limits)
+        limits, poll_s = self.people.device_limits, self.settings.robot_poll_s
+        return Devices(self.store, self.clock, self.releases, self.digests, limits, poll_s=poll_s)
 
     @property
     def restores(self) -> Restores:

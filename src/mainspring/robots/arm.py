@@ -34,7 +34,8 @@ ROBOT_NAME = "metaworld-sawyer"
 TASK_TEXT = "Pick up the puck and bring it to the goal."
 _OBJECT_TO_GOAL_MIN_M = 0.15  # The task redraws nearer goals without end when its start is fixed, so none is drawn.
 _OBJECT_LOW_M, _OBJECT_HIGH_M = (-0.1, 0.6, 0.02), (0.1, 0.7, 0.02)  # Source: the task's own reset space.
-_GOAL_LOW_M, _GOAL_HIGH_M = (-0.1, 0.8, 0.05), (0.1, 0.9, 0.3)
+_GOAL_LOW_M, _GOAL_HIGH_M = (-0.1, 0.8), (0.1, 0.9)
+GOAL_HEIGHTS_M = (0.05, 0.3)
 _DRAWS_MAX = 1_000  # A draw is refused with odds below one in five: 1,000 refusals in a row do not happen.
 
 
@@ -46,19 +47,21 @@ class ArmStart:
     goal_m: tuple[float, float, float]
 
 
-def draw_start(purpose: Purpose, *, seed: int, index: int) -> ArmStart:
+def draw_start(purpose: Purpose, *, seed: int, index: int, heights_m: tuple[float, float] = GOAL_HEIGHTS_M) -> ArmStart:
     """Returns the start number `index` of a purpose; the same arguments always give the same start.
 
     Args:
         seed: Of the whole series, not negative.
         index: Which one, not negative.
+        heights_m: How high the goal may be above the table, from and to.
 
     Raises:
         InvalidInput: A number is negative.
     """
     generator = EpisodeStart(purpose=purpose, seed=seed, index=index).generator()
     for _ in range(_DRAWS_MAX):
-        place = generator.uniform((*_OBJECT_LOW_M, *_GOAL_LOW_M), (*_OBJECT_HIGH_M, *_GOAL_HIGH_M)).tolist()
+        lows, highs = (*_OBJECT_LOW_M, *_GOAL_LOW_M, heights_m[0]), (*_OBJECT_HIGH_M, *_GOAL_HIGH_M, heights_m[1])
+        place = generator.uniform(lows, highs).tolist()
         start = ArmStart(object_m=(place[0], place[1], place[2]), goal_m=(place[3], place[4], place[5]))
         if np.hypot(place[0] - place[3], place[1] - place[4]) >= _OBJECT_TO_GOAL_MIN_M:
             return start

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from mainspring.data.recording import EpisodeWriter
 from mainspring.domain.errors import InvalidInput
-from mainspring.robots.arm import CONTROL_PERIOD_NS, ROBOT_NAME
+from mainspring.robots.arm import CONTROL_PERIOD_NS, GOAL_HEIGHTS_M, ROBOT_NAME
 from mainspring.robots.environments.metaworld import MetaWorld, MetaWorldPlaces
 from mainspring.robots.environments.port import EpisodeStart, Purpose
 
@@ -37,7 +37,13 @@ class Recorded:
 
 
 def record_episodes(
-    folder: Path, *, count: int, seed: int, told: bool = False, progress: Callable[[int], object]
+    folder: Path,
+    *,
+    count: int,
+    seed: int,
+    told: bool = False,
+    heights_m: tuple[float, float] = GOAL_HEIGHTS_M,
+    progress: Callable[[int], object],
 ) -> tuple[Recorded, ...]:
     """Records episodes of the expert on training starts, and returns them in order.
 
@@ -45,6 +51,7 @@ def record_episodes(
         folder: Where the files go, `episode_000000.mcap` and so on; made when missing.
         count: How many, 1 to `EPISODES_MAX`.
         told: Whether words alone tell the goal: then it is each of `PLACES` in turn.
+        heights_m: How high goals may be, where numbers tell them.
         progress: Called with the number of finished episodes, in order.
 
     Raises:
@@ -55,15 +62,21 @@ def record_episodes(
     spawn = multiprocessing.get_context("spawn")  # A fork would copy the locks of the caller's threads.
     recorded = []
     with ProcessPoolExecutor(min(PROCESSES, count), mp_context=spawn) as pool:
-        for episode in pool.map(
-            partial(record_episode, folder, seed, told=told), range(count), chunksize=EPISODES_A_TURN
-        ):
+        one = partial(record_episode, folder, seed, told=told, heights_m=heights_m)
+        for episode in pool.map(one, range(count), chunksize=EPISODES_A_TURN):
             recorded.append(episode)
             progress(len(recorded))
     return tuple(recorded)
 
 
-def record_episode(folder: Path, seed: int, index: int, *, told: bool = False) -> Recorded:
+def record_episode(
+    folder: Path,
+    seed: int,
+    index: int,
+    *,
+    told: bool = False,
+    heights_m: tuple[float, float] = GOAL_HEIGHTS_M,
+) -> Recorded:
     """Records one episode of the expert and returns what came of it.
 
     Args:
@@ -71,8 +84,9 @@ def record_episode(folder: Path, seed: int, index: int, *, told: bool = False) -
         seed: Of the series of starts.
         index: Which start of the series.
         told: See `record_episodes`.
+        heights_m: See `record_episodes`.
     """
-    world = _places() if told else _world()
+    world = _places() if told else _world(heights_m)
     facts = world.facts()
     moment = world.reset(EpisodeStart(purpose=Purpose.TRAINING, seed=seed, index=index))
     path = folder / f"episode_{index:06d}.mcap"
@@ -100,9 +114,9 @@ def record_episode(folder: Path, seed: int, index: int, *, told: bool = False) -
 
 
 @cache
-def _world() -> MetaWorld:
+def _world(heights_m: tuple[float, float]) -> MetaWorld:
     """Returns this process's arm: making one takes longer than an episode."""
-    return MetaWorld()
+    return MetaWorld(heights_m=heights_m)
 
 
 @cache

@@ -1,4 +1,4 @@
-"""A release as it is served: the chunks of what was signed, and nothing where a byte of it is another."""
+"""A release as it is served, from the store or a robot's slot: its own chunks, nothing where a byte is another."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import jax
 from safetensors.numpy import save
 
 from mainspring.domain.answers.policies.releases import (
+    SLOT_RELEASE,
     Embodiment,
     GateSeen,
     GateStanding,
@@ -25,10 +26,10 @@ from mainspring.domain.answers.policies.releases import (
     ReleaseLineage,
     artifact_key,
 )
-from mainspring.domain.codec import encode
+from mainspring.domain.codec import decode, encode
 from mainspring.domain.errors import DamagedData, NotFound
 from mainspring.objects import ObjectStore, open_store
-from mainspring.robots.serving.policies.released import load_release
+from mainspring.robots.serving.policies.released import load_release, load_slot
 from mainspring.robots.serving.policies.trained import CheckpointPolicy
 from mainspring.robots.serving.policy import Asked
 from mainspring.train.evaluate import TrainedPolicy
@@ -99,3 +100,39 @@ def test_a_release_of_which_a_byte_is_another_is_not_served(tmp_path: Path) -> N
         load_release(store, said, tmp_path, tokenizer=None, batch_max=1)
     with pytest.raises(NotFound):
         load_release(store, "0" * 64, tmp_path, tokenizer=None, batch_max=1)
+
+
+def _slot(store: ObjectStore, said: str, folder: Path) -> Path:
+    """Lays a release out as the agent does: links to files that are called by their bytes."""
+    words = store.get(artifact_key(said))
+    files = {file.path: file.sha256 for file in decode(PolicyRelease, words).content.files}
+    for name, sha256 in {SLOT_RELEASE: said, **files}.items():
+        kept = folder / f"file-{sha256}"
+        kept.write_bytes(store.get(artifact_key(sha256)))
+        (folder / "a" / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "a" / name).symlink_to(kept)
+    return folder / "a"
+
+
+def test_a_slot_gives_the_chunks_of_the_release_in_it(tmp_path: Path) -> None:
+    store, trained = open_store("memory://"), trained_of("plain")
+    found = load_slot(_slot(store, _released(store, trained), tmp_path), tokenizer=None, batch_max=2)
+    assert found.facts.name == "pick@3"
+    wanted = CheckpointPolicy(trained, name="job@1", batch_max=2).infer([SEEN])
+    np.testing.assert_allclose(found.infer([SEEN]), wanted, atol=1e-6)
+
+
+def test_a_slot_with_another_byte_or_without_a_file_is_not_served(tmp_path: Path) -> None:
+    store = open_store("memory://")
+    slot = _slot(store, _released(store, trained_of("plain")), tmp_path)
+    weights = next(slot.glob("weights/weights/*"))
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(bytes(data))
+    with pytest.raises(DamagedData, match="weights/weights"):
+        load_slot(slot, tokenizer=None, batch_max=1)
+    weights.unlink()
+    with pytest.raises(NotFound, match="robot install"):
+        load_slot(slot, tokenizer=None, batch_max=1)
+    with pytest.raises(NotFound, match="slot"):
+        load_slot(tmp_path, tokenizer=None, batch_max=1)

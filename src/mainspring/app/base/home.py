@@ -33,6 +33,7 @@ from urllib.parse import parse_qs, urlsplit
 from mainspring import planner
 from mainspring.app.base.specs import read_policy, read_yaml
 from mainspring.domain.answers import LoginOffer
+from mainspring.domain.answers.policies.robots import POLL_S, POLL_S_MAX, POLL_S_MIN, POLL_S_WANTED
 from mainspring.domain.codec import decode, encode, from_plain, to_plain
 from mainspring.domain.errors import InvalidInput, InvalidMessage, InvalidSpec, NotFound
 from mainspring.domain.hardware.care import CareRules
@@ -92,6 +93,7 @@ class Config:
         notices: Where teams may be told of their jobs: nowhere unless hosts are named.
         traces: Where traces of jobs are sent: nowhere unless an endpoint is named.
         health: What is done to nodes that failed, how they come back, and how many may be closed at once.
+        robot_poll_s: How often robots call, in seconds.
         log_format: How the server, engines on hosts and agents say what they have to say.
         oidc: How people log in by a provider of identities; None where they have tokens alone.
         clusters: Every cluster; an entry names its kind.
@@ -115,6 +117,7 @@ class Config:
     notices: NoticeRules = field(default_factory=NoticeRules)
     traces: TraceRules = field(default_factory=TraceRules)
     health: CareRules = field(default_factory=CareRules)
+    robot_poll_s: float = POLL_S
     log_format: LogForm = LogForm.TEXT
     oidc: Oidc | None = None
     clusters: tuple[ClusterSettings, ...] = field(default_factory=found_clusters)
@@ -133,6 +136,7 @@ class Config:
         wrong = {
             "port": (not 0 <= self.port <= PORT_MAX, str(self.port), f"0 to {PORT_MAX}"),
             "proxy_port": (not 0 <= self.proxy_port <= PORT_MAX, str(self.proxy_port), f"0 to {PORT_MAX}"),
+            "robot_poll_s": (not POLL_S_MIN <= self.robot_poll_s <= POLL_S_MAX, str(self.robot_poll_s), POLL_S_WANTED),
             "certificate": (
                 any(files) and not all(file.startswith("/") for file in files),
                 f"{self.certificate!r} with key {self.key!r}",

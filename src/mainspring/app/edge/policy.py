@@ -16,7 +16,7 @@ from typing import final
 import urllib3
 
 from mainspring.app.edge.config import EdgeConfig
-from mainspring.domain.answers.policies.releases import PolicyRelease
+from mainspring.domain.answers.policies.releases import SLOT_RELEASE, PolicyRelease
 from mainspring.domain.codec import decode
 from mainspring.domain.errors import MainspringError, Unavailable
 from mainspring.robots.edge.trust import SignedFile
@@ -95,7 +95,7 @@ class PolicyProcess:
         try:
             shutil.rmtree(place, ignore_errors=True)
             words = (self._folder / f"file-{files[0].sha256}").read_bytes()
-            named = {"release.json": files[0].sha256}
+            named = {SLOT_RELEASE: files[0].sha256}
             named |= {file.path: file.sha256 for file in decode(PolicyRelease, words).content.files}
             for name, sha256 in named.items():
                 (place / name).parent.mkdir(parents=True, exist_ok=True)

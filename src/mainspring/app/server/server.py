@@ -179,6 +179,7 @@ def _settings(config: Config) -> Settings:
         traces=config.traces,
         care=config.health,
         log_form=config.log_format,
+        robot_poll_s=config.robot_poll_s,
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from mainspring.domain.answers.policies.robots import POLL_S
 from mainspring.domain.hardware.care import CareRules
 from mainspring.domain.life import Retention
 from mainspring.domain.team import NoticeRules, WaitingLimits
@@ -36,6 +37,7 @@ class Settings:
         starts_max: Most jobs granted in one tick, so that the transaction stays short; the next plan has the others.
         whys_max: Most changed reasons for waiting written in one tick, first in the queue first.
         plan_s: The longest pause between plans while nothing changes.
+        robot_poll_s: How often robots call.
         one_line: Whether people whose jobs run under one account may submit for one line of the tenant tree only.
         run_as: The users that jobs run as, by team; see `domain.team.user_of`. empty where all run as the server.
         limits: What people, and teams without limits of their own, may have waiting.
@@ -61,6 +63,7 @@ class Settings:
     starts_max: int = 2_000
     whys_max: int = 2_000
     plan_s: float = 10.0
+    robot_poll_s: float = POLL_S
     one_line: bool = False
     run_as: Mapping[str, str] = field(default_factory=dict)
     limits: WaitingLimits = field(default_factory=WaitingLimits)

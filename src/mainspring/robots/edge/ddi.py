@@ -13,14 +13,21 @@ from dataclasses import dataclass
 from typing import Any, final
 from urllib.parse import urlsplit
 
-from mainspring.domain.answers.policies.robots import REPORT, TARGET, UNHEALTHY, RobotReport
+from mainspring.domain.answers.policies.robots import (
+    POLL_S,
+    POLL_S_MAX,
+    POLL_S_MIN,
+    REPORT,
+    TARGET,
+    UNHEALTHY,
+    RobotReport,
+)
 from mainspring.domain.codec import encode, loads
 from mainspring.domain.errors import InvalidMessage, MainspringError, NotAllowed, NotFound, Unavailable
 from mainspring.robots.edge.device import SignedCalls, problem_of
 from mainspring.robots.edge.machine import InstallOutcome
 from mainspring.robots.edge.ports import EdgeAnswer
 
-POLL_S_MIN, POLL_S_MAX = 1.0, 86_400.0  # Whatever a server says.
 _ACTION = re.compile("[0-9]{1,18}")
 _SLEEP = re.compile("([0-9]{2}):([0-5][0-9]):([0-5][0-9])")
 
@@ -39,7 +46,7 @@ class DdiOrders:
     install: str = ""
     cancel: str = ""
     confirm: str = ""
-    sleep_s: float = 60.0
+    sleep_s: float = POLL_S
 
 
 @final

@@ -14,6 +14,7 @@ import numpy as np
 from mainspring.robots.arm import (
     ACTION_NAMES,
     CONTROL_RATE_HZ,
+    GOAL_HEIGHTS_M,
     STATE_NAMES,
     TASK_TEXT,
     Arm,
@@ -25,7 +26,10 @@ from mainspring.robots.environments.port import EnvironmentFacts, EpisodeStart, 
 
 STEPS_MAX = 150  # The expert needs 45 to 65 steps; a policy that needs twice that has lost its way.
 TOLD_STATE_NAMES = STATE_NAMES[:-3]  # Without the goal's three numbers.
+TABLE, SHELF = "metaworld-table", "metaworld-shelf"
 GOAL_RADIUS_M = 0.07  # Source: the task's own reward function.
+TABLE_HEIGHTS_M = (GOAL_HEIGHTS_M[0], 0.12)
+SHELF_HEIGHTS_M = (0.2, GOAL_HEIGHTS_M[1])  # Further above every goal at the table than what still counts as reached.
 _PIXELS_A_METRE = 320
 _HEIGHT, _WIDTH = 192, 224  # Of each plan: 0.7 m across, 0.6 m deep or high.
 _LEFT_M, _FAR_M, _TOP_M = -0.35, 1.0, 0.5  # The arm's own frame: x to the right, y away from it, z up.
@@ -86,18 +90,25 @@ PLACES = (
 
 @final
 class MetaWorld:
-    """Pick-place with the goal among the 39 numbers of its state."""
+    """Pick-place with the goal among the 39 numbers of its state.
 
-    def __init__(self) -> None:
+    Args:
+        name: As the environment is called.
+        heights_m: How high goals may be.
+    """
+
+    def __init__(self, name: str = "metaworld", heights_m: tuple[float, float] = GOAL_HEIGHTS_M) -> None:
         self._scene = Scene()
+        self._name = name
+        self._heights_m = heights_m
 
     def facts(self) -> EnvironmentFacts:
         """See `Environment.facts`."""
-        return _facts("metaworld", STATE_NAMES)
+        return _facts(self._name, STATE_NAMES)
 
     def reset(self, start: EpisodeStart) -> Moment:
         """See `Environment.reset`."""
-        place = draw_start(start.purpose, seed=start.seed, index=start.index)
+        place = draw_start(start.purpose, seed=start.seed, index=start.index, heights_m=self._heights_m)
         return replace(self._scene.reset(place), task=TASK_TEXT)
 
     def step(self, action: FloatArray) -> Moment:
@@ -111,6 +122,16 @@ class MetaWorld:
     def draw(self) -> Pixels:
         """See `Environment.draw`."""
         return self._scene.draw()
+
+
+def metaworld_table() -> MetaWorld:
+    """Returns pick-place with goals near the table."""
+    return MetaWorld(TABLE, TABLE_HEIGHTS_M)
+
+
+def metaworld_shelf() -> MetaWorld:
+    """Returns pick-place with goals as high as on a shelf."""
+    return MetaWorld(SHELF, SHELF_HEIGHTS_M)
 
 
 @final

@@ -15,6 +15,8 @@ _HERE = "mainspring.robots.environments"
 ENVIRONMENTS: Mapping[str, str] = {
     "metaworld": f"{_HERE}.metaworld:MetaWorld",
     "metaworld-places": f"{_HERE}.metaworld:MetaWorldPlaces",
+    "metaworld-shelf": f"{_HERE}.metaworld:metaworld_shelf",
+    "metaworld-table": f"{_HERE}.metaworld:metaworld_table",
     "pusht": f"{_HERE}.pusht:PushT",
     "pusht-state": f"{_HERE}.pusht:pusht_by_state",
 }

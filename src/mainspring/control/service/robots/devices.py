@@ -18,7 +18,7 @@ import sqlalchemy as sa
 
 from mainspring.control.service.releases.keeping import PolicyReleases
 from mainspring.control.service.robots.digests import Digests
-from mainspring.control.service.robots.enrolling import POLL_S, is_signed
+from mainspring.control.service.robots.enrolling import is_signed
 from mainspring.control.service.robots.limits import DeviceLimits
 from mainspring.control.service.robots.news import tell_rollout
 from mainspring.control.store.robots import records
@@ -73,14 +73,28 @@ class DeviceCall:
 
 @final
 class Devices:
-    """What robots call, of one controller. Used by many threads."""
+    """What robots call, of one controller. Used by many threads.
 
-    def __init__(self, store: Store, clock: Clock, releases: PolicyReleases, digests: Digests, limits: DeviceLimits):
+    Args:
+        poll_s: How often they are to call.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        releases: PolicyReleases,
+        digests: Digests,
+        limits: DeviceLimits,
+        *,
+        poll_s: float,
+    ) -> None:
         self._store = store
         self._clock = clock
         self._releases = releases
         self._digests = digests
         self._limits = limits
+        self._poll_s = poll_s
 
     # ---------------------------------------------------------------- who calls
 
@@ -172,8 +186,7 @@ class Devices:
             links["installedBase"] = {"href": f"{call.base}/installedBase/{done.number}"}
         if robot.auto_confirm or (action is not None and action.state is ActionState.UNCONFIRMED):
             links.setdefault("confirmationBase", {"href": f"{call.base}/confirmationBase"})
-        sleep = f"{int(POLL_S) // 3600:02}:{int(POLL_S) // 60 % 60:02}:{int(POLL_S) % 60:02}"
-        return {"config": {"polling": {"sleep": sleep}}, "_links": links}
+        return {"config": {"polling": {"sleep": sleep_text(self._poll_s)}}, "_links": links}
 
     def deployment(self, call: DeviceCall, action: str, *, what: str = "deployment") -> dict[str, Any]:
         """Returns what an action installs.
@@ -381,6 +394,12 @@ def _boot(robot: RobotRecord, call: DeviceCall) -> str:
     if BOOT.fullmatch(boot) and SIGNATURE.fullmatch(signature) and is_signed(robot.key, signature, words):
         return boot
     raise NotAllowed("call as a robot", on=robot.name, got="no signature of its key", wanted="one of this call")
+
+
+def sleep_text(poll_s: float) -> str:
+    """Returns a time between polls as DDI writes it, in whole seconds."""
+    seconds = max(1, round(poll_s))
+    return f"{seconds // 3_600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
 
 
 def _flat(file: ReleaseFile) -> str:

@@ -41,20 +41,24 @@ from mainspring.domain.ports import Clock, Dice
 from mainspring.domain.team import Right, TeamRole
 
 ROBOTS_MAX = 100_000
-POLL_S = 60.0  # A rollback reaches every robot within some minutes; 100,000 robots are 1,700 calls a second at most.
 _GATEWAY = ""  # The robot of the token that gateways enter by.
 
 
 @final
 class Robots:
-    """The robots of one controller. Used by many threads."""
+    """The robots of one controller. Used by many threads.
 
-    def __init__(self, store: Store, clock: Clock, dice: Dice, releases: PolicyReleases) -> None:
+    Args:
+        poll_s: How often they are to call.
+    """
+
+    def __init__(self, store: Store, clock: Clock, dice: Dice, releases: PolicyReleases, *, poll_s: float) -> None:
         self._store = store
         self._clock = clock
         self._dice = dice
         self._releases = releases
         self._membership = membership_of(store)
+        self._poll_s = poll_s
 
     # ---------------------------------------------------------------- people
 
@@ -276,7 +280,7 @@ class Robots:
         if twin is not None:
             step = "make its key anew on the robot: remove its folder, then ms-edge enrol"
             raise Conflict("enrol a robot", on=token.robot, got=f"the key of robot {twin.name}", next_step=step)
-        return Enrolled(robot=token.robot, token=secret, root=root, poll_s=POLL_S)
+        return Enrolled(robot=token.robot, token=secret, root=root, poll_s=self._poll_s)
 
 
 def _robot(asked: NewRobot, before: RobotRecord | None, maker: str, now_s: float) -> RobotRecord:

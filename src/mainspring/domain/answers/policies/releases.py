@@ -21,6 +21,7 @@ WORDS_MAX = 1_000
 SIGNED_TEXT_MAX = 5_000_000  # What python-tuf's client reads of one role's metadata.
 PIECE_BYTES_MAX = 4 << 20  # Of a file, in one answer.
 BY_PEOPLE, BY_SERVER = "releases", "automatic"  # Folders of targets: one signed by people, one by the server alone.
+SLOT_RELEASE = "release.json"  # In a robot's slot: what the release says; beside it its files, named as there.
 ARTIFACTS = "artifacts"  # The folder of what releases that people sign are made of.
 _SHA256 = re.compile("[0-9a-f]{64}")
 _PATH = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*){0,7}")

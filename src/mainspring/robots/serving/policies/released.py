@@ -1,4 +1,4 @@
-"""Policies of releases: the files that were signed, by the hash of what a release says."""
+"""Policies of releases: the files that were signed, in the object store or in a slot of a robot."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from mainspring.checkpoint.format import dtype_named
 from mainspring.checkpoint.interop import Block, Region
 from mainspring.checkpoint.safetensors import SafetensorsSource
-from mainspring.domain.answers.policies.releases import PolicyRelease, ReleaseFile, artifact_key
+from mainspring.domain.answers.policies.releases import SLOT_RELEASE, PolicyRelease, ReleaseFile, artifact_key
 from mainspring.domain.codec import decode
 from mainspring.domain.errors import DamagedData, NotFound
 from mainspring.objects import ObjectStore
@@ -24,6 +24,8 @@ from mainspring.train.evaluate import policy_from
 TEXT_BYTES_MAX = 4 << 20  # What a release says: a thousand files, a hundred and fifty bytes each, is a tenth of it.
 _READ_BYTES = 8 << 20
 _FOLDERS = ("weights", "tokenizer")
+_TEXTS = _RECIPE, _ = "recipe.json", "facts.json"
+_ATTEMPTED = "read a release"
 
 
 def load_release(
@@ -44,20 +46,69 @@ def load_release(
     size_bytes = store.size(artifact_key(sha256))
     if size_bytes is None:
         raise NotFound("find a release", on=sha256[:16], got="none in this store", next_step="ms release show RELEASE")
-    said = _whole(store, ReleaseFile(path="release", sha256=sha256, size_bytes=size_bytes))
+    said = b"".join(_verified(store, ReleaseFile(path="release", sha256=sha256, size_bytes=_short(size_bytes, sha256))))
     release = decode(PolicyRelease, said)
+    for file in release.content.files:
+        if file.path in _TEXTS or file.path.partition("/")[0] in _FOLDERS:
+            path = folder / file.path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("wb") as opened:
+                opened.writelines(_verified(store, file))
+    return _opened(release, folder, tokenizer=tokenizer, batch_max=batch_max)
+
+
+def load_slot(folder: Path, *, tokenizer: Path | None, batch_max: int) -> CheckpointPolicy:
+    """Returns the policy of the release in a slot of a robot: `release.json`, which its agent found signed, and beside
+    it the files that it names.
+
+    Args:
+        tokenizer: See `load_release`.
+
+    Raises:
+        NotFound: There is no release in it, or a file of it is gone.
+        DamagedData: A file holds other bytes than were signed.
+        InvalidInput: It holds no policy that acts.
+    """
+    place = folder / SLOT_RELEASE
+    try:
+        _short(place.stat().st_size, str(place))
+        release = decode(PolicyRelease, place.read_bytes())
+        for file in release.content.files:
+            if file.path in _TEXTS or file.path.partition("/")[0] in _FOLDERS:
+                with (folder / file.path).open("rb") as opened:
+                    found = hashlib.file_digest(opened, "sha256").hexdigest()
+                if found != file.sha256:
+                    raise DamagedData(_ATTEMPTED, on=file.path, got="other bytes than were signed", wanted=file.sha256)
+    except OSError as error:
+        step = "have the agent install it again: ms robot install"
+        raise NotFound(_ATTEMPTED, on=str(folder), got=str(error), wanted="a robot's slot", next_step=step) from error
+    return _opened(release, folder, tokenizer=tokenizer, batch_max=batch_max)
+
+
+def _opened(release: PolicyRelease, folder: Path, *, tokenizer: Path | None, batch_max: int) -> CheckpointPolicy:
+    """Returns the policy of a release, all of whose files lie below a folder as the release names them."""
     state: dict[str, Any] = {}
     for file in release.content.files:
-        if file.path == "facts.json":
-            state |= json.loads(_whole(store, file))
-        elif file.path == "recipe.json":
-            state["recipe"] = _whole(store, file).decode()
-        elif file.path.partition("/")[0] in _FOLDERS:
-            _fetch(store, file, folder / file.path)
-    arrays = {name: array for root in sorted(folder.glob("weights/*")) for name, array in _arrays(root).items()}
-    own = next(iter(sorted(folder.glob("tokenizer/*"))), None)
+        if file.path in _TEXTS:
+            _short(file.size_bytes, file.path)
+            text = (folder / file.path).read_text()
+            state |= {"recipe": text} if file.path == _RECIPE else json.loads(text)
+    roots = sorted({Path(*Path(file.path).parts[:2]) for file in release.content.files if _is_in(file, "weights")})
+    arrays = {name: array for root in roots for name, array in _arrays(folder / root).items()}
+    own = next((folder / file.path for file in release.content.files if _is_in(file, "tokenizer")), None)
     policy = policy_from(state, arrays)
     return CheckpointPolicy(policy, name=release.reference, tokenizer=tokenizer or own, batch_max=batch_max)
+
+
+def _is_in(file: ReleaseFile, folder: str) -> bool:
+    return file.path.startswith(f"{folder}/")
+
+
+def _short(size_bytes: int, what: str) -> int:
+    """Returns a size that a text may have."""
+    if size_bytes > TEXT_BYTES_MAX:
+        raise DamagedData(_ATTEMPTED, on=what, got=f"{size_bytes} bytes", wanted="a text")
+    return size_bytes
 
 
 def _arrays(root: Path) -> dict[str, NDArray[Any]]:
@@ -72,18 +123,6 @@ def _arrays(root: Path) -> dict[str, NDArray[Any]]:
     return found
 
 
-def _whole(store: ObjectStore, file: ReleaseFile) -> bytes:
-    if file.size_bytes > TEXT_BYTES_MAX:
-        raise DamagedData("read a release", on=file.path, got=f"{file.size_bytes} bytes", wanted="a text")
-    return b"".join(_verified(store, file))
-
-
-def _fetch(store: ObjectStore, file: ReleaseFile, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as opened:
-        opened.writelines(_verified(store, file))
-
-
 def _verified(store: ObjectStore, file: ReleaseFile) -> Iterator[bytes]:
     """Yields a file's bytes; raises at their end where they are others."""
     found, key = hashlib.sha256(), artifact_key(file.sha256)
@@ -92,4 +131,4 @@ def _verified(store: ObjectStore, file: ReleaseFile) -> Iterator[bytes]:
         found.update(data)
         yield data
     if found.hexdigest() != file.sha256:
-        raise DamagedData("read a release", on=file.path, got="other bytes than were signed", wanted=file.sha256[:16])
+        raise DamagedData(_ATTEMPTED, on=file.path, got="other bytes than were signed", wanted=file.sha256[:16])

@@ -1,8 +1,8 @@
 """Serves a policy to robots: `python -m mainspring serve SOURCE`, alone or as a rank of a service.
 
 A source is a job's checkpoint (`JOB` or `JOB@STEP`, in the store that `--objects` names), a release by the hash of what
-it says (`release:SHA256`, there too), a function of Python (`MODULE:FUNCTION`) or a folder that LeRobot saved a policy
-in (`lerobot:FOLDER`).
+it says (`release:SHA256`, there too), the release in a slot of a robot (`slot:FOLDER`), a function of Python
+(`MODULE:FUNCTION`) or a folder that LeRobot saved a policy in (`lerobot:FOLDER`).
 As a rank it joins its agent, and tells it once a second how it does. There it listens where other nodes reach it, in
 TLS with a key of its own where that is a network, and asks for tickets made from the secret that its agent gave it.
 It takes no more requests once it is asked to stop, or gets SIGTERM, and answers those under way.
@@ -74,7 +74,7 @@ def arguments_of(arguments: Sequence[str]) -> argparse.Namespace:
     """
     bounds = ServeLimits()
     parser = argparse.ArgumentParser(prog="python -m mainspring serve", description="Serves a policy to robots.")
-    parser.add_argument("source", help="JOB, JOB@STEP, release:SHA256, MODULE:FUNCTION or lerobot:FOLDER")
+    parser.add_argument("source", help="JOB, JOB@STEP, release:SHA256, slot:FOLDER, MODULE:FUNCTION or lerobot:FOLDER")
     parser.add_argument("--objects", default="", help="URL of the object store, for the checkpoints of a job")
     parser.add_argument("--follow", action="store_true", help="put the job's newer checkpoints in use as they come")
     parser.add_argument("--every", type=float, default=FOLLOW_S, help="seconds between two looks for newer ones")
@@ -223,8 +223,8 @@ def _opened(words: argparse.Namespace) -> _Source:
         )  # Who serves another policy needs no PyTorch.
 
         source = _Source(policy=open_lerobot(Path(rest), batch_max=words.batched or 1))
-    elif kind == "release" and rest:
-        source = _Source(policy=_released(words, rest))
+    elif kind in ("release", "slot") and rest:
+        source = _Source(policy=_released(words, kind, rest))
     elif rest:
         named = function_named(words.source)
         source = _Source(policy=FunctionPolicy(named, name=words.source, batch_max=words.batched))
@@ -234,17 +234,19 @@ def _opened(words: argparse.Namespace) -> _Source:
     return source
 
 
-def _released(words: argparse.Namespace, sha256: str) -> ServedPolicy:
+def _released(words: argparse.Namespace, kind: str, place: str) -> ServedPolicy:
     from mainspring.objects import open_store  # See `_trained`.
-    from mainspring.robots.serving.policies.released import load_release
+    from mainspring.robots.serving.policies.released import load_release, load_slot
     from mainspring.robots.serving.policies.trained import BATCH_MAX
     from mainspring.session.jax_distributed import keep_compiled
 
     keep_compiled(words.cache)
+    batch_max = words.batched or BATCH_MAX
+    if kind == "slot":
+        return load_slot(Path(place), tokenizer=words.tokenizer, batch_max=batch_max)
     with tempfile.TemporaryDirectory(prefix="mainspring-release-") as folder:
-        batch_max = words.batched or BATCH_MAX
         store = open_store(_objects(words))
-        return load_release(store, sha256, Path(folder), tokenizer=words.tokenizer, batch_max=batch_max)
+        return load_release(store, place, Path(folder), tokenizer=words.tokenizer, batch_max=batch_max)
 
 
 def _objects(words: argparse.Namespace) -> str:
