@@ -468,10 +468,9 @@ class Control:
         with self.store.read() as connection:
             caller.require_attempt(posting(connection, call.allocation, caller).attempt.id, "register an agent")
             orders = agents.register(connection, call, caller, rules=rules, known=True)
-        if orders is None:
-            orders = self._agents_say.ask(partial(agents.register, call=call, caller=caller, rules=rules))
-        assert orders is not None
-        return orders
+        told = partial(agents.register, call=call, caller=caller, rules=rules)
+        made: Orders = orders or self._agents_say.ask(told)
+        return made
 
     def store_credentials(self, call: CredentialsWanted | ViewCredentialsWanted, caller: Caller) -> StoreCredentials:
         """Returns credentials for an attempt's part of the object store, or for a view that its job names.

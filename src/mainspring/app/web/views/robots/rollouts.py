@@ -9,7 +9,7 @@ from mainspring.app.web.inside import Inside
 from mainspring.app.web.look import Shown
 from mainspring.app.web.tables import Cell, Grid, Heading
 from mainspring.app.web.views.robots.robots import ROWS, robot_path, rollout_path
-from mainspring.app.web.visit import Visit
+from mainspring.app.web.visit import Visit, reason_in
 from mainspring.domain.answers import (
     RobotStanding,
     RolloutEvent,
@@ -219,7 +219,6 @@ async def act_on_rollout(lab: Inside, rollout: str, what: str, fields: Mapping[s
         InvalidInput: That is nothing one can do, or no reason was given.
         Refusal: The API refused it.
     """
-    reason = " ".join(fields.get("reason", "").split())
     calls = {
         "approve": lab.approve_rollout,
         "pause": lab.pause_rollout,
@@ -229,6 +228,5 @@ async def act_on_rollout(lab: Inside, rollout: str, what: str, fields: Mapping[s
     }
     if what not in calls:
         raise InvalidInput("have a rollout do something", got=repr(what[:40]), wanted=", ".join(calls))
-    if not reason and what != "resume":
-        raise InvalidInput(f"{what} a rollout", got="no reason", next_step="say why: others will read it")
+    reason = reason_in(fields, "" if what == "resume" else f"{what} a rollout")
     await calls[what](rollout, RolloutWord(reason=reason))
