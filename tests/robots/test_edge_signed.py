@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from mainspring.robots.edge.machine import Phase
 from mainspring.robots.edge.source import ByteBudget, SignedSource
 from mainspring.robots.edge.trust import SignedFile
 from mainspring.robots.releases.signing import next_root, signed_by
+from mainspring.testing import FakeClock
 from tests.control.conftest import World
 from tests.control.releasing import People, new_release
 from tests.robots.edge_world import LIMITS
@@ -46,20 +47,26 @@ class Fleet:
         self.world = World(folder / "server")
         self.people = People(self.world.control)
         self.disk, self.robot = FolderDisk(folder / "robot"), Still()
-        releases = self.world.control.releases
+        self.clock = FakeClock()  # The robot's own.
+        self.clock.jump(self.world.clock.now_s() - self.clock.now_s())
+        self.lie: Callable[[str, bytes], bytes] = lambda name, told: told  # What somebody makes of what comes.
         source = SignedSource(
             self.people.root.encode(),
-            releases.metadata,
+            self.metadata,
             self.piece,
             robot=robot,
-            budget=ByteBudget(self.world.clock, per_s),
+            budget=ByteBudget(self.clock, per_s),
             runtime="0.3.0",
         )
-        self.agent = EdgeAgent(self.disk, source, self.robot, self.world.clock, limits=LIMITS)
+        self.agent = EdgeAgent(self.disk, source, self.robot, self.clock, limits=LIMITS)
+
+    def metadata(self, name: str) -> bytes:
+        return self.lie(name, self.world.control.releases.metadata(name))
 
     def piece(self, path: str, offset: int, size_bytes: int) -> bytes:
         folder, _, name = path.partition("/")
-        return self.world.control.releases.piece(folder, name, offset=offset, limit=size_bytes)
+        told = self.world.control.releases.piece(folder, name, offset=offset, limit=size_bytes)
+        return self.lie(path, told)
 
     def publish(self, *contents: bytes, **fields: object) -> str:
         given = {"fits": HAND, **fields}
@@ -68,14 +75,19 @@ class Fleet:
         self.people.sign(*(self.world.control.releases.show(view.release.reference) for view in live), made)
         return made.release.target
 
-    def go(self, target: str) -> int:
-        self.agent.ask(target, action="1")
+    def go(self, target: str, *, action: str = "1") -> int:
+        self.agent.ask(target, action=action)
         for seconds in range(1_000):
             if self.agent.journal.phase is Phase.IDLE:
                 return seconds
             self.agent.step()
-            self.world.clock.advance(1.0)
+            self.pass_s(1.0)
         raise AssertionError(self.agent.journal)
+
+    def pass_s(self, seconds: float) -> None:
+        """Lets time pass, for the server and the robot."""
+        self.world.clock.advance(seconds)
+        self.clock.advance(seconds)
 
     def held(self) -> list[bytes]:
         return [self.disk.path(f"file-{file.sha256}").read_bytes() for file in self.robot.runs[1:]]
@@ -123,11 +135,11 @@ def test_budget_of_bytes_is_kept(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_robot_that_comes_back_after_a_year_installs_what_is_signed_now(fleet: Fleet) -> None:
     fleet.go(fleet.publish(b"one"))
-    fleet.world.clock.advance(300 * 86_400.0)  # People meet once a year at least.
+    fleet.pass_s(300 * 86_400.0)  # People meet once a year at least.
     root = next_root(Metadata.from_bytes(fleet.people.root.encode()), fleet.world.clock.now_s())
     fleet.world.control.releases.put_root(SignedText(text=signed_by(root, fleet.people.keys[1:])))
     target = fleet.publish(b"two")
-    fleet.world.clock.advance(100 * 86_400.0)
+    fleet.pass_s(100 * 86_400.0)
     fleet.go(target)
     assert fleet.held() == [b"two"]
 

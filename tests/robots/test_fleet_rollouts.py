@@ -205,8 +205,9 @@ def test_robots_of_a_rollout_are_told_with_their_ring_what_they_run_and_why_they
     while pages[-1]:
         pages.append(fleet.rollouts.robots(number, after=pages[-1][-1].robot, limit=2))
     assert [one.robot for page in pages for one in page] == sorted(fleet.robots)
-    for wrong in ({"ring": "labb"}, {"after": "nobody"}):
-        with pytest.raises(NotFound):
-            fleet.rollouts.robots(number, **wrong)
+    with pytest.raises(NotFound):
+        fleet.rollouts.robots(number, ring="labb")
+    with pytest.raises(NotFound):
+        fleet.rollouts.robots(number, after="nobody")
     fleet.world.clock.advance(7_200.0)
     assert all(one.away for one in fleet.rollouts.robots(number))

@@ -128,6 +128,8 @@ class SignedSource:
         return release
 
     def _check_fits(self, release: PolicyRelease) -> None:
+        if release.content.image:
+            raise InvalidInput("install a release", on=release.reference, got="an image", wanted="a policy")
         apart = release.content.fits.mismatches(self._robot)
         if apart:
             raise InvalidInput(

@@ -14,7 +14,6 @@ same file: a release of adapters alone moves adapters alone.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -41,7 +40,6 @@ from mainspring.domain.answers.policies.releases import (
     ReleaseFile,
     ReleaseLineage,
     RobotChannel,
-    artifact_key,
 )
 from mainspring.domain.codec import decode, encode, to_plain
 from mainspring.domain.errors import DamagedData, InvalidInput, InvalidMessage, NotFound
@@ -50,6 +48,7 @@ from mainspring.domain.job import checkpoint_named
 from mainspring.domain.wire import Part
 from mainspring.objects import Blob, ObjectStore, fetch_blob
 from mainspring.robots.evaluation.keeping import evaluations, gates
+from mainspring.robots.releases.shelf import ReleaseShelf
 from mainspring.train.recipe import Recipe
 from mainspring.train.robots import BYTES
 
@@ -129,7 +128,7 @@ def make_contents(
     manifest = checkpoint.manifest
     recipe, views = _recipe(manifest), _views(store, manifest)
     lineage, episodes = _lineage(store, manifest, views, cache)
-    shelf = _Shelf(store)
+    shelf = ReleaseShelf(store)
     state = dict(manifest.state)
     text = state.pop("recipe", None)
     if isinstance(text, str):
@@ -288,36 +287,6 @@ class _Cast:
         self._source.read(read)
         for each, theirs in zip(blocks, read, strict=True):
             each.elements[...] = theirs.elements.astype(each.elements.dtype)
-
-
-@final
-class _Shelf:
-    """Files of one release, put where they are missing."""
-
-    def __init__(self, store: ObjectStore) -> None:
-        self._store = store
-        self.files: list[ReleaseFile] = []
-        self.moved_bytes = 0
-
-    def add(self, path: str, data: bytes) -> None:
-        """Adds bytes."""
-        file = ReleaseFile(path=path, sha256=hashlib.sha256(data).hexdigest(), size_bytes=len(data))
-        if self._is_new(file):
-            self._store.put_if_absent(artifact_key(file.sha256), data)
-
-    def add_file(self, path: str, local: Path) -> None:
-        """Adds a local file."""
-        with local.open("rb") as opened:
-            found = hashlib.file_digest(opened, "sha256").hexdigest()
-        file = ReleaseFile(path=path, sha256=found, size_bytes=local.stat().st_size)
-        if self._is_new(file):
-            self._store.put_file(artifact_key(file.sha256), local)
-
-    def _is_new(self, file: ReleaseFile) -> bool:
-        self.files.append(file)
-        missing = self._store.size(artifact_key(file.sha256)) is None
-        self.moved_bytes += file.size_bytes if missing else 0
-        return missing
 
 
 def _tokenizer(path: Path) -> bytes:

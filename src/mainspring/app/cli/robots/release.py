@@ -99,6 +99,24 @@ def create_command(
     show(made, as_json=as_json, look=lambda: look.made_text(made))
 
 
+@app.command("image")
+def image_command(
+    context: LabContext,
+    image: Annotated[Path, typer.Argument(help="Made and signed by SWUpdate's own tools.", metavar="FILE.swu")],
+    name: Annotated[str, typer.Option(help="What its releases are called.")],
+    key: Keys = None,
+    team: Annotated[str, typer.Option(help="Whose it is.")] = LAB,
+    note: Annotated[str, typer.Option(help="Why there is a release.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Release an image of SWUpdate, for robots that are plain clients of DDI (ms robot enrol NAME --plain).
+
+    Try it: ms release image panel.swu --name panel --key person-1.pem --key person-2.pem
+    """
+    made = ReleaseVerbs(context.obj).image(image, name=name, keys=key or (), team=TeamName(team), note=note)
+    show(made, as_json=as_json, look=lambda: look.made_text(made))
+
+
 @app.command("ls")
 def list_command(
     context: LabContext,

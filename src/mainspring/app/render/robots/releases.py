@@ -22,9 +22,9 @@ def releases_table(found: Sequence[ReleaseView], *, now_s: float) -> RenderableT
         (
             view.release.reference,
             Text(view.state.value, style=_COLOURS[view.state]),
-            view.release.content.lineage.checkpoint,
+            view.release.content.lineage.checkpoint or ("an image" if view.release.content.image else "-"),
             size_text(view.release.content.size_bytes),
-            ", ".join(_gate(gate) for gate in view.release.content.gates),
+            ", ".join(_gate(gate) for gate in view.release.content.gates) or "-",
             view.release.maker,
             ago(max(0.0, now_s - view.release.made_s)),
         )
@@ -41,14 +41,20 @@ def release_panel(view: ReleaseView, *, now_s: float) -> RenderableType:
         "state": state.append(f": {view.reason}" if view.reason else "", style=""),
         "made": f"{ago(max(0.0, now_s - release.made_s))} ago by {release.maker}, for team {content.team}",
         "note": content.note,
-        "weights": f"{content.dtype or 'as trained'}, {size_text(content.size_bytes)} in {len(content.files)} files",
-        "runtime": f"{content.runtime} or later",
-        "checkpoint": lineage.checkpoint,
-        "trained from": ", ".join(lineage.parents),
-        "data": f"{', '.join(lineage.versions) or 'unknown'}; {lineage.episodes} episodes",
-        "code": lineage.commit or lineage.code,
-        **_fits(content.fits),
     }
+    if content.image:
+        facts["image"] = f"{size_text(content.size_bytes)}, for plain clients of DDI"
+    else:
+        held = f"{size_text(content.size_bytes)} in {len(content.files)} files"
+        facts |= {
+            "weights": f"{content.dtype or 'as trained'}, {held}",
+            "runtime": f"{content.runtime} or later",
+            "checkpoint": lineage.checkpoint,
+            "trained from": ", ".join(lineage.parents),
+            "data": f"{', '.join(lineage.versions) or 'unknown'}; {lineage.episodes} episodes",
+            "code": lineage.commit or lineage.code,
+            **_fits(content.fits),
+        }
     gates = Listing("GATE", "STANDING", "~SEEN", "~WAIVED").add_rows(
         (gate.name, gate.standing.value, gate.seen, gate.waived or "-") for gate in content.gates
     )
@@ -56,7 +62,7 @@ def release_panel(view: ReleaseView, *, now_s: float) -> RenderableType:
         (file.path, size_text(file.size_bytes), file.sha256[:16]) for file in content.files
     )
     grid = facts_grid({name: value for name, value in facts.items() if value})
-    return framed(Group(grid, "", gates, "", files), release.reference)
+    return framed(Group(grid, "", *((gates, "") if content.gates else ()), files), release.reference)
 
 
 def made_text(made: ReleaseMade) -> str:

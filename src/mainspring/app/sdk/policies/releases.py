@@ -30,6 +30,7 @@ from mainspring.domain.release import RELEASE
 from mainspring.domain.routes import LIST_MAX
 from mainspring.robots.edge.trust import TrustFloor, refreshed
 from mainspring.robots.releases.contents import gates_seen, make_contents
+from mainspring.robots.releases.images import put_image
 from mainspring.robots.releases.signing import (
     PEOPLE,
     new_key,
@@ -133,7 +134,8 @@ class ReleaseVerbs:
             InvalidInput: A gate keeps it, or a field is out of its range.
             NotAllowed: One may not make releases of this team.
         """
-        signers = [read_key(path) for path in keys]  # Before gigabytes are written.
+        for path in keys:
+            read_key(path)  # Before gigabytes are written.
         finder = CheckpointFinder(self._lab)
         opened = finder.open(checkpoint)
         seen = gates_seen(finder.store, opened.manifest.job, opened.manifest.step, gates, dict(waive or {}))
@@ -152,15 +154,51 @@ class ReleaseVerbs:
         cache = self._lab.home.cache / "views"
         made = make_contents(finder.store, opened, dtype=dtype, cache=cache, progress=progress)
         asked = replace(asked, files=made.files, lineage=made.lineage, fits=fits or made.fits)
+        return self._made(asked, keys, made.moved_bytes)
+
+    def image(
+        self, path: Path, *, name: str, keys: Sequence[Path] = (), team: TeamName = LAB, note: str = ""
+    ) -> ReleaseMade:
+        """Releases an image of SWUpdate, which robots that are plain clients of DDI install.
+
+        Args:
+            path: The image, as SWUpdate's own tools made and signed it.
+            name: What its releases are called.
+            keys: Files of people's keys to sign with here and now.
+            team: Whose it is.
+            note: Why there is a release.
+
+        Raises:
+            NotFound: There is no such file.
+            InvalidInput: It is no image, or a field is out of its range.
+            NotAllowed: One may not make releases of this team.
+        """
+        for key in keys:
+            read_key(key)  # Before gigabytes are written.
+        file, moved_bytes = put_image(self._lab.objects(), path)
+        asked = NewPolicyRelease(
+            name=name,
+            files=(file,),
+            lineage=ReleaseLineage(checkpoint=""),
+            fits=Embodiment(),
+            gates=(),
+            runtime=RELEASE,
+            team=team,
+            note=note,
+            image=True,
+        )
+        return self._made(asked, keys, moved_bytes)
+
+    def _made(self, asked: NewPolicyRelease, keys: Sequence[Path], moved_bytes: int) -> ReleaseMade:
         with self._lab.client() as client:
             view = client.create_release(asked)
-            if signers:
+            if keys:
                 trust = self._sign(client, view.release.reference, keys)
                 view = client.release(view.release.reference)
             else:
                 trust = client.trust()
-        count = trust.threshold if view.state is ReleaseState.PUBLISHED else len(trust.signed) if signers else 0
-        return ReleaseMade(view=view, moved_bytes=made.moved_bytes, signed=count, threshold=trust.threshold)
+        count = trust.threshold if view.state is ReleaseState.PUBLISHED else len(trust.signed) if keys else 0
+        return ReleaseMade(view=view, moved_bytes=moved_bytes, signed=count, threshold=trust.threshold)
 
     def ls(self, name: str = "", *, limit: int = 50) -> tuple[ReleaseView, ...]:
         """Returns releases, newest first.

@@ -366,6 +366,8 @@ def unfitness(view: ReleaseView, robot: RobotRecord) -> str | None:
     """Returns why a release cannot run on a robot, None where it can; a plain client of DDI says nothing of itself."""
     if not robot.key:
         return None
+    if view.release.content.image:
+        return "a robot with our agent, and it is an image for plain clients of DDI"
     if robot.report is None:
         return "a robot that has not said yet what it is"
     content = view.release.content

@@ -197,6 +197,8 @@ class NewPolicyRelease:
         team: Whose it is.
         automatic: Whether the server alone signs it.
         note: Why there is a release, in somebody's words.
+        image: Whether it is no policy but an image of a machine's whole system, which plain clients of DDI install:
+            one file, of which no gate is asked.
     """
 
     name: str
@@ -209,6 +211,7 @@ class NewPolicyRelease:
     team: TeamName = LAB
     automatic: bool = False
     note: str = ""
+    image: bool = False
 
     def __post_init__(self) -> None:
         """Checks that it may be one.
@@ -224,8 +227,10 @@ class NewPolicyRelease:
             raise InvalidInput("make a release", on="runtime", got=repr(self.runtime[:40]), wanted="such as 0.3.0")
         if len(self.note) > WORDS_MAX or any(len(gate.waived) > WORDS_MAX for gate in self.gates):
             raise InvalidInput("make a release", got="a longer note", wanted=f"at most {WORDS_MAX} letters")
+        if self.image and (len(paths) != 1 or self.gates or self.dtype or self.automatic):
+            raise InvalidInput("release an image", got="more than a file", wanted="one file, signed by people")
         kept = [gate for gate in self.gates if gate.standing is not GateStanding.PASSED and not gate.waived]
-        if kept or not self.gates:
+        if kept or not (self.gates or self.image):
             got = ", ".join(f"gate {gate.name} is {gate.standing.value}" for gate in kept) or "no gate at all"
             raise InvalidInput(
                 "release a checkpoint",
