@@ -54,6 +54,7 @@ PERIOD_NS, PAUSE_NS = round(1e9 / RATE_HZ), 2_000_000_000  # Of the arm's own cl
 DEADLINE_MS = 60_000.0  # Of a machine that does much else: the arm's time stands still while it waits.
 ANSWER_S = 90.0
 IDLE_S, SEND_S = 0.2, 0.5  # Between two looks at arms that cannot play, and for clips to send.
+END_S = 5.0  # For a piece that is under way; what is not sent is on the disk of the arm.
 AT_WORK = (Phase.IDLE, Phase.DOWNLOADING, Phase.VERIFYING, Phase.INSTALLING)  # Else the agent wants a restart.
 TROUBLES = (OSError, WebSocketException, InvalidMessage)
 
@@ -239,7 +240,7 @@ def main() -> int:
                 ended.wait(IDLE_S)
     for arm in at_work:
         arm.close()
-    sending.join(ANSWER_S)
+    sending.join(END_S)
     return 0
 
 
