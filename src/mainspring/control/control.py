@@ -221,8 +221,7 @@ class Control:
     @property
     def devices(self) -> Devices:
         """Returns what robots call."""
-        limits, poll_s = self.people.device_limits, self.settings.robot_poll_s
-        return Devices(self.store, self.clock, self.releases, self.digests, limits, poll_s=poll_s)
+        return Devices(self.store, self.clock, self.releases, self.digests, self.people.device_limits)
 
     @property
     def restores(self) -> Restores:

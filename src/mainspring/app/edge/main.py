@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from typing import final
@@ -124,22 +125,36 @@ def _did(words: argparse.Namespace) -> int:
         case "confirm":
             disk.append(_CONFIRMED, f"{words.action}\n".encode())
         case "tally":
-            runs = _journal(disk)
-            target = runs.slots.get(runs.committed, "")
-            if not target:
-                raise NotFound("count an episode", got="no release that runs")
             counted = RobotTally(
-                target=target,
+                target="",
                 episodes=1,
                 successes=int(words.success == "yes"),
                 missed_deadlines=words.missed_deadlines,
                 safety_stops=words.safety_stops,
             )
-            with _locked(words.folder / f"{_TALLIES}.lock"):
-                Tallies(disk).add(counted, TALLIES_MAX)
+            count(words.folder, counted)
         case _:
             raise AssertionError(words.verb)
     return 0
+
+
+def count(folder: Path, counted: RobotTally) -> None:
+    """Counts episodes of the release that runs, as `ms-edge tally` does.
+
+    Args:
+        folder: The agent's own.
+        counted: Of any target.
+
+    Raises:
+        NotFound: No release runs.
+    """
+    disk = FolderDisk(folder)
+    runs = read_journal(disk)
+    target = runs.slots.get(runs.committed, "")
+    if not target:
+        raise NotFound("count an episode", got="no release that runs")
+    with _locked(folder / f"{_TALLIES}.lock"):
+        Tallies(disk).add(replace(counted, target=target), TALLIES_MAX)
 
 
 @contextmanager
@@ -152,7 +167,7 @@ def _locked(path: Path, *, wait: bool = True) -> Iterator[None]:
         yield
 
 
-def _journal(disk: FolderDisk) -> Journal:
+def read_journal(disk: FolderDisk) -> Journal:
     """Returns what the agent wrote last."""
     try:
         return decode(Journal, disk.read(JOURNAL) or b"{}")
@@ -161,7 +176,7 @@ def _journal(disk: FolderDisk) -> Journal:
 
 
 def _status(disk: FolderDisk) -> dict[str, object]:
-    journal, found = _journal(disk), identity(disk)
+    journal, found = read_journal(disk), identity(disk)
     return {
         "robot": "" if found is None else found.robot,
         "server": "" if found is None else found.url,

@@ -28,8 +28,9 @@ _SLOTS = "slots"
 _PR_SET_PDEATHSIG = 1  # Linux, sys/prctl.h.
 
 
-def _end_with_agent() -> None:
-    """Has the kernel end the policy server with the agent, however that ends: the next one starts its own.
+def end_with_parent() -> None:
+    """Has the kernel end a process with the one that starts it, however that ends: a policy server with its agent, as
+    the next one starts its own. Called in the new process.
 
     Source: prctl(2), PR_SET_PDEATHSIG.
     """
@@ -83,7 +84,7 @@ class PolicyProcess:
                 command,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
-                preexec_fn=_end_with_agent,  # noqa: PLW1509  This process has one thread.
+                preexec_fn=end_with_parent,  # noqa: PLW1509  This process has one thread.
             )
         except OSError as error:
             raise Unavailable("start the policy server", on=command[0], got=str(error)) from error

@@ -195,13 +195,13 @@ class Demo:
             InvalidInput: The home folder holds something that is not the demo's.
             Unavailable: A job did not end as it should.
         """
-        self._fresh_home()
+        make_fresh(self.lab)
         with self.stage(self.lab.home.path) as stage:
             self.lab.home.write_config(stage.config)
             try:
                 return self._run(stage.blows)
             finally:
-                self._end()
+                end_all(self.lab)
 
     def _run(self, blows: Sequence[Blow]) -> DemoReport:
         source = self.options.data or self._record()
@@ -228,35 +228,6 @@ class Demo:
         with self._step("evaluate"):
             evaluated = self._evaluate(trained, view, report)
         return self._report(report, trained, evaluated)
-
-    def _end(self) -> None:
-        """Ends what still runs, as after an interrupt: jobs, then the server. Nothing is left behind."""
-        try:
-            with suppress(MainspringError):  # No server, or one that does not answer.
-                with self.lab.client() as client:
-                    live = [view.id for view in client.every_job() if not ended(view.state)]
-                for job_id in live:
-                    self.lab.stop(job_id)
-                for job_id in live:
-                    self.lab.wait(job_id, timeout_s=END_S_MAX)
-        finally:
-            self.lab.down()
-
-    def _fresh_home(self) -> None:
-        path = self.lab.home.path
-        if path.exists() and any(path.iterdir()):
-            if not (path / MARKER).exists():
-                raise InvalidInput(
-                    "run the demo",
-                    on=str(path),
-                    got="a home folder that holds other work",
-                    wanted="an empty one, or one that an earlier demo made",
-                    next_step="ms --home SOME-NEW-FOLDER demo",
-                )
-            self._end()
-            shutil.rmtree(path)
-        path.mkdir(parents=True, exist_ok=True)
-        (path / MARKER).touch()
 
     @contextmanager
     def _step(self, name: str) -> Iterator[None]:
@@ -307,7 +278,7 @@ class Demo:
                 if coming and view.step >= total * coming[0].at and view.attempts[-1].ranks:
                     bar.console.print(coming.popleft().strike(view), style="red")
 
-            view = _succeeded(self.lab.wait(submitted.id, timeout_s=JOB_S_MAX, on_look=look))
+            view = succeeded(self.lab.wait(submitted.id, timeout_s=JOB_S_MAX, on_look=look))
             bar.update(task, completed=view.step)
         return view
 
@@ -330,7 +301,7 @@ class Demo:
                 if view.step > 0:
                     bar.update(task, completed=view.step, total=int(view.metrics.get("steps", 0)) or None)
 
-            done = _succeeded(self.lab.wait(submitted.id, timeout_s=JOB_S_MAX, on_look=look))
+            done = succeeded(self.lab.wait(submitted.id, timeout_s=JOB_S_MAX, on_look=look))
             bar.update(task, total=max(1, done.step), completed=max(1, done.step))
         return done
 
@@ -360,7 +331,44 @@ class Demo:
         )
 
 
-def _succeeded(view: JobView) -> JobView:
+def end_all(lab: Lab) -> None:
+    """Ends what still runs in a lab, as after an interrupt: jobs, then the server. Nothing is left behind."""
+    try:
+        with suppress(MainspringError):  # No server, or one that does not answer.
+            with lab.client() as client:
+                live = [view.id for view in client.every_job() if not ended(view.state)]
+            for job_id in live:
+                lab.stop(job_id)
+            for job_id in live:
+                lab.wait(job_id, timeout_s=END_S_MAX)
+    finally:
+        lab.down()
+
+
+def make_fresh(lab: Lab) -> None:
+    """Makes the home folder of a demo anew.
+
+    Raises:
+        InvalidInput: It holds something that is not a demo's.
+    """
+    path = lab.home.path
+    if path.exists() and any(path.iterdir()):
+        if not (path / MARKER).exists():
+            raise InvalidInput(
+                "run the demo",
+                on=str(path),
+                got="a home folder that holds other work",
+                wanted="an empty one, or one that an earlier demo made",
+                next_step="ms --home SOME-NEW-FOLDER demo",
+            )
+        end_all(lab)
+        shutil.rmtree(path)
+    path.mkdir(parents=True, exist_ok=True)
+    (path / MARKER).touch()
+
+
+def succeeded(view: JobView) -> JobView:
+    """Returns a job that succeeded; raises `Unavailable` for one that did not."""
     if view.state is not JobState.SUCCEEDED:
         raise Unavailable(
             "finish the demo",

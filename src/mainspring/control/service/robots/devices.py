@@ -73,28 +73,14 @@ class DeviceCall:
 
 @final
 class Devices:
-    """What robots call, of one controller. Used by many threads.
+    """What robots call, of one controller. Used by many threads."""
 
-    Args:
-        poll_s: How often they are to call.
-    """
-
-    def __init__(
-        self,
-        store: Store,
-        clock: Clock,
-        releases: PolicyReleases,
-        digests: Digests,
-        limits: DeviceLimits,
-        *,
-        poll_s: float,
-    ) -> None:
+    def __init__(self, store: Store, clock: Clock, releases: PolicyReleases, digests: Digests, limits: DeviceLimits):
         self._store = store
         self._clock = clock
         self._releases = releases
         self._digests = digests
         self._limits = limits
-        self._poll_s = poll_s
 
     # ---------------------------------------------------------------- who calls
 
@@ -186,7 +172,7 @@ class Devices:
             links["installedBase"] = {"href": f"{call.base}/installedBase/{done.number}"}
         if robot.auto_confirm or (action is not None and action.state is ActionState.UNCONFIRMED):
             links.setdefault("confirmationBase", {"href": f"{call.base}/confirmationBase"})
-        return {"config": {"polling": {"sleep": sleep_text(self._poll_s)}}, "_links": links}
+        return {"config": {"polling": {"sleep": sleep_text(self._limits.poll_s)}}, "_links": links}
 
     def deployment(self, call: DeviceCall, action: str, *, what: str = "deployment") -> dict[str, Any]:
         """Returns what an action installs.

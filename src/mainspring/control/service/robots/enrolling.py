@@ -55,10 +55,10 @@ class Robots:
     def __init__(self, store: Store, clock: Clock, dice: Dice, releases: PolicyReleases, *, poll_s: float) -> None:
         self._store = store
         self._clock = clock
+        self._poll_s = poll_s
         self._dice = dice
         self._releases = releases
         self._membership = membership_of(store)
-        self._poll_s = poll_s
 
     # ---------------------------------------------------------------- people
 
