@@ -33,6 +33,7 @@ from playwright.async_api import Page, async_playwright
 
 from mainspring.app.base.calls import PAGES
 from mainspring.app.base.client import Client
+from mainspring.app.base.system import tune_for_serving
 from mainspring.app.web.serving import add_pages
 from mainspring.control.connections import listen
 from mainspring.control.server import Server
@@ -61,6 +62,7 @@ def serve(told: Connection, folder: str, jobs: int) -> None:
     listener = listen("127.0.0.1", 0)
     server = Server(control, listener)
     add_pages(server)
+    tune_for_serving()  # As `ms up` does.
     server.start()
     told.send((listener.getsockname()[1], admin, tokens))
     told.recv()

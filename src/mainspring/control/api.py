@@ -27,7 +27,7 @@ from starlette.routing import Match
 from mainspring.control.api_arrivals import Arrivals, pictures, received
 from mainspring.control.api_load import RETRY_AFTER_S, Familiar, InFlight
 from mainspring.control.api_metrics import Measured, Metrics, read_metrics
-from mainspring.control.api_releases import Releases, calls_newer, request_id
+from mainspring.control.api_releases import Releases, answered, calls_newer, request_id
 from mainspring.control.api_schema import STREAM_TYPE, documented, publish
 from mainspring.control.api_streams import Followers, followed_events, followed_output, resumed
 from mainspring.control.api_trips import Call, Trips, keyed
@@ -190,38 +190,38 @@ def _serve(
     control = _control(request)
     act = partial(attrgetter(route.handler)(control), *first, **query)
     if key is None:
-        return _answer(act())
+        return answered(act(), to=request)
     said = f"{route.method} {request.url.path}?{request.url.query}\n".encode() + given.get("body", b"")
     answer = control.repeats.once(caller, key, said, lambda: encode(act()))
     return Response(answer, media_type="application/json")
 
 
 def _health(*, request: Request) -> Response:
-    return _answer(_control(request).health())
+    return answered(_control(request).health())
 
 
 def _alive(*, request: Request) -> Response:
-    return _answer(_control(request).health(), 200 if _control(request).pulse.alive else 503)
+    return answered(_control(request).health(), 200 if _control(request).pulse.alive else 503)
 
 
 def _ready(*, request: Request) -> Response:
     health = _control(request).health()
-    return _answer(health, 503 if health.status is answers.HealthStatus.FAILING else 200)
+    return answered(health, 503 if health.status is answers.HealthStatus.FAILING else 200)
 
 
 def _login_offer(*, request: Request) -> Response:
-    return _answer(_logins(request).offer())
+    return answered(_logins(request).offer())
 
 
 def _log_in(*, request: Request, body: bytes) -> Response:
-    return _answer(_logins(request).log_in(decode(answers.Login, body), address=_address(request)))
+    return answered(_logins(request).log_in(decode(answers.Login, body), address=_address(request)))
 
 
 def _set_team(*, request: Request, caller: Caller, name: str, body: bytes) -> Response:
     team = decode(Team, body)
     if team.name != name:
         raise InvalidInput("change a team", on=f"team {name[:80]!r}", got=f"a body for {team.name!r}")
-    return _answer(_control(request).people.set_team(team, caller))
+    return answered(_control(request).people.set_team(team, caller))
 
 
 def _logs(
@@ -259,11 +259,11 @@ def _events(
         seen = resumed(request, since)
         stream = followed_events(control, _followers(request), job, caller, since=seen)
         return StreamingResponse(stream, media_type=STREAM_TYPE)
-    return _answer(control.events(job, caller, since=since, limit=limit, newest=newest))
+    return answered(control.events(job, caller, since=since, limit=limit, newest=newest), to=request)
 
 
 def _arrival(*, request: Request, caller: Caller, dataset: str, name: str, id: str, size: int) -> Response:
-    return _answer(_arrivals(request).view(dataset, name, Blob(id=id, size_bytes=size)))
+    return answered(_arrivals(request).view(dataset, name, Blob(id=id, size_bytes=size)))
 
 
 async def _receive(
@@ -281,7 +281,7 @@ async def _receive(
     if view.standing is not answers.Standing.ARRIVING:
         told = partial(_control(request).people.did, caller, "send a recording", f"{name} to {dataset}")
         await to_thread.run_sync(told)
-    return _answer(view)
+    return answered(view)
 
 
 def _set_recipe(*, request: Request, caller: Caller, dataset: str, body: bytes) -> Response:
@@ -307,25 +307,25 @@ def _submit_each(calls: Sequence[Call]) -> Sequence[Response | Exception]:
 
     asked = each(read, calls)
     made = iter(_control(calls[0].request).submit_each([one for one in asked if not isinstance(one, Exception)]))
-    return each(_answer, (one if isinstance(one, Exception) else next(made) for one in asked))
+    return each(answered, (one if isinstance(one, Exception) else next(made) for one in asked))
 
 
 def _submit_batch(*, request: Request, caller: Caller, body: bytes) -> Response:
     submits = keyed(request, decode(answers.SubmitBatch, body).submits)
-    return _answer(_control(request).submit_batch(answers.SubmitBatch(submits=submits), caller))
+    return answered(_control(request).submit_batch(answers.SubmitBatch(submits=submits), caller))
 
 
 def _heartbeat(*, request: Request, caller: Caller, body: bytes) -> Response:
     newer = calls_newer(request)
-    return _answer(_control(request).heartbeat(decode(Heartbeat, body, newer=newer), caller, newer=newer))
+    return answered(_control(request).heartbeat(decode(Heartbeat, body, newer=newer), caller, newer=newer))
 
 
 def _teams(*, request: Request, caller: Caller) -> Response:
-    return _answer(_control(request).people.teams(caller, claimed=_claimed(request)))
+    return answered(_control(request).people.teams(caller, claimed=_claimed(request)), to=request)
 
 
 def _whoami(*, request: Request, caller: Caller) -> Response:
-    return _answer(_control(request).people.whoami(caller, claimed=_claimed(request)))
+    return answered(_control(request).people.whoami(caller, claimed=_claimed(request)), to=request)
 
 
 def _claimed(request: Request) -> Sequence[answers.RecordingClaim]:
@@ -432,12 +432,6 @@ async def _read(request: Request, most: int) -> bytes:
             raise HTTPException(413, detail=told)
         parts.append(part)
     return b"".join(parts)
-
-
-def _answer(value: object, status: int = 200) -> Response:
-    if isinstance(value, bytes):
-        return Response(value, status_code=status, media_type="application/octet-stream")
-    return Response(encode(value), status_code=status, media_type="application/json")
 
 
 # ---------------------------------------------------------------- errors

@@ -1,6 +1,7 @@
 """What every answer states: this release, by which callers that are too far from it are refused, and the request's id.
 
 An id comes with the request, as from a proxy, or is drawn; it is in the answer, in errors, and in lines of the log.
+Who asks from within this process, as pages do, is handed an answer as it is: nothing is written out only to be read.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from mainspring.domain.release import RELEASE, RELEASE_HEADER, is_newer
 _AGENTS = "/v1/agents/"  # Called by Mainspring alone; elsewhere who states no release may be a browser or a script.
 REQUEST_HEADER = "X-Request-Id"
 _KEY = "mainspring_newer"
+HANDED_KEY = "mainspring_handed"  # Of a scope, which nobody sends from outside: where an answer is handed over.
 _ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 _request: ContextVar[str] = ContextVar("request", default="")
 
@@ -77,3 +79,30 @@ class Releases:
 def calls_newer(request: Request) -> bool:
     """Returns whether a caller's release is newer than this one, so that it may say what is not known here."""
     return bool(request.scope[_KEY])
+
+
+@final
+class Handed:
+    """Takes the answer to one request, for who asks from within this process.
+
+    The value is the handler's own, of which nothing is to be changed; it equals what would have been decoded.
+    """
+
+    def __init__(self) -> None:
+        self.done = False
+        self.value: object = None
+
+
+def answered(value: object, status: int = 200, *, to: Request | None = None) -> Response:
+    """Returns a value as an answer.
+
+    Args:
+        to: What it answers, where it may be handed over.
+    """
+    handed = None if to is None else to.scope.get(HANDED_KEY)
+    if isinstance(handed, Handed):
+        handed.value, handed.done = value, True
+        return Response(status_code=status)
+    if isinstance(value, bytes):
+        return Response(value, status_code=status, media_type="application/octet-stream")
+    return Response(encode(value), status_code=status, media_type="application/json")

@@ -155,7 +155,7 @@ class Control:
     @property
     def accounts(self) -> Accounts:
         """Returns what allocated time went into."""
-        return Accounts(self.store, self.clock, self.settings)
+        return Accounts(self.store, self.clock, self.settings, self.questions.shared)
 
     @property
     def retention(self) -> Keeping:

@@ -15,7 +15,7 @@ from markupsafe import Markup, escape
 from mainspring.app.base.calls import PAGES
 from mainspring.app.render.tables import ago, gist
 from mainspring.app.render.terminal import CONTROL
-from mainspring.app.web.tables import Grid, data_path, dollars_text, iso, job_path
+from mainspring.app.web.tables import Cell, Grid, data_path, dollars_text, iso, job_path
 from mainspring.domain.release import RELEASE
 
 _HERE = Path(__file__).parent
@@ -26,6 +26,7 @@ _FILES: Mapping[str, Path] = {
     "echarts.js": _BROUGHT / "echarts" / "dist" / "echarts.min.js",
 }  # By what pages call them; `make install` brings them, and pages work without.
 _COLOURS = re.compile("\x1b\\[[0-9;:]*m")  # Of a terminal.
+_LONG = 160  # Letters of a cell, beyond which it is cut and says all of it where one points at it.
 _JOB_ID = re.compile(r"\bjob-[a-z0-9]{12}\b")
 
 
@@ -97,6 +98,7 @@ def _environment() -> Environment:
         "data_path": data_path,
         "has_charts": has_charts,
         "has_htmx": _FILES["htmx.js"].is_file,
+        "body": table_body,
     }
     return made
 
@@ -107,7 +109,50 @@ def _clean(value: Any) -> Any:
 
 
 def _plain(words: str) -> str:
+    if words.isascii() and words.isprintable():  # As most are.
+        return words
     return CONTROL.sub("", _COLOURS.sub("", words))
+
+
+def text(words: object) -> Markup:
+    """Returns words as text, whatever is in them, as templates write them."""
+    return escape(words if isinstance(words, Markup) else _plain(str(words)))
+
+
+# ---------------------------------------------------------------- what there are thousands of on a page
+
+
+def table_body(grid: Grid) -> Markup:
+    """Returns the rows of a table: a template would take ten times as long for the thousands of cells of a page."""
+    classes = ["right " * head.right + "wide " * head.wide + ("spare" if head.spare else "") for head in grid.headings]
+    parts: list[str] = []
+    for row in grid.rows:
+        parts.append("<tr>")
+        for look, cell in zip(classes, row, strict=True):
+            value = "" if cell.value is None else f' data-value="{text(cell.value)}"'
+            parts.append(f'<td class="{look}"{value}>{_cell(cell)}</td>')
+        parts.append("</tr>\n")
+    return Markup("".join(parts))
+
+
+def _cell(one: Cell) -> str:
+    words = text(one.text)
+    if one.at_s is not None:
+        inner: str = _moment(one.at_s)
+    elif one.share is not None:
+        part = f'<rect class="part" width="{round(100 * one.share, 1)}" height="8"/>'
+        bar = f'<rect class="rest" width="100" height="8"/>{part}'
+        svg = f'<svg viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true">{bar}</svg>'
+        inner = f'<span class="share">{svg}{words}</span>'
+    elif one.tone:
+        inner = f'<span class="badge t-{text(one.tone.replace(" ", "-"))}">{words}</span>'
+    elif len(one.text) > _LONG:
+        inner = f'<span class="long" title="{words}">{words}</span>'
+    else:
+        inner = words
+    if one.note:
+        inner = f"{inner} <small>{text(one.note)}</small>"
+    return f'<a href="{text(one.link)}">{inner}</a>' if one.link else inner
 
 
 def _moment(at_s: float | None, style: str = "clock") -> Markup:

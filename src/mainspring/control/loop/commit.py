@@ -23,7 +23,7 @@ from mainspring.control.store.holdings import (
 from mainspring.control.store.ledger import StateWriter, StopCause, clipped
 from mainspring.control.store.records import AttemptRecord, JobRecord, attempt_by_id, chunks, jobs_by_id, text_of
 from mainspring.control.store.rows import add_rows
-from mainspring.control.store.schema import ID_LENGTH_MAX, plans, whys
+from mainspring.control.store.schema import ID_LENGTH_MAX, WAIT_BYTES_MAX, plans, whys
 from mainspring.control.store.settings import Settings
 from mainspring.domain.ids import AllocationId, AttemptId, ChipName, ClusterName, JobId, draw_id
 from mainspring.domain.job import ANY_CHIP, MILLI
@@ -253,6 +253,11 @@ def _tell_wanted(ledger: StateWriter, wanted: Move | Provision) -> None:
             ledger.event(ordered, job=wanted.for_job)
 
 
+def clipped_wait(text: str) -> str:
+    """Returns why a job waits, short enough for the index of those who wait."""
+    return clipped(text).encode()[:WAIT_BYTES_MAX].decode(errors="ignore")
+
+
 def _write_whys(ledger: StateWriter, told: Mapping[JobId, _Why], number: int, *, waiting: Collection[JobId]) -> None:
     """Writes why jobs are where they are; a start promised to one that waits, and every change of it, is an event."""
     if not told:
@@ -269,7 +274,7 @@ def _write_whys(ledger: StateWriter, told: Mapping[JobId, _Why], number: int, *,
         {
             "job_id": job,
             "plan": number,
-            "summary": clipped(why.words.summary),
+            "summary": (clipped_wait if why.words.limit else clipped)(why.words.summary),
             "limit_name": why.words.limit.value if why.words.limit else None,
             "whose": why.words.where[:ID_LENGTH_MAX],
             "short_by": why.words.short_by,

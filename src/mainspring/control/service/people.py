@@ -384,7 +384,7 @@ class People:
             tree, held = tenants(connection), read_holds(connection).teams
             waiting = waiting_of_teams(connection, self._limits, tree, claimed)
         picture = self._pictures.newest
-        uses = team_uses(picture.snapshot) if picture is not None else {}
+        uses = team_uses(picture) if picture is not None else {}
         return tuple(
             TeamView(team=team, use=uses.get(team.name), waiting=waiting[team.name], hold=held.get(team.name))
             for team in tree

@@ -6,8 +6,9 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from mainspring.control.state.latest_plan import LatestPlan
 from mainspring.domain.answers import (
@@ -24,7 +25,7 @@ from mainspring.domain.answers import (
 from mainspring.domain.ids import ChipName, JobId, TeamName
 from mainspring.domain.job import MILLI, Tier
 from mainspring.domain.plan import Limit, Plan, Start, Wait
-from mainspring.planner import Budget, Snapshot, plan
+from mainspring.planner import Budget, plan
 from mainspring.planner.explain import explain
 from mainspring.planner.facts.snapshot import NONE
 from mainspring.planner.whatif import changed, compare
@@ -162,8 +163,10 @@ def remedies(picture: LatestPlan, job: JobId) -> tuple[Remedy, ...]:
 _TIERS = [tier.value for tier in Tier]
 
 
-def team_uses(snapshot: Snapshot) -> dict[TeamName, TeamUse]:
-    """Returns what each team and those below it hold and have spent."""
+@lru_cache(maxsize=1)
+def team_uses(picture: LatestPlan) -> Mapping[TeamName, TeamUse]:
+    """Returns what each team and those below it hold and have spent: looked up once for each picture."""
+    snapshot = picture.snapshot
     live, teams = snapshot.live, snapshot.teams
     held: list[dict[ChipName, float]] = [{} for _ in teams.names]
     tiers: list[dict[str, float]] = [{} for _ in teams.names]

@@ -14,6 +14,7 @@ from mainspring.control.service.metrics.glance import Glances
 from mainspring.control.service.nodes.maps import map_of
 from mainspring.control.service.planning import remedies as remedies_of
 from mainspring.control.service.planning import view_plan, waiting_why, what_if
+from mainspring.control.service.shared import Shared
 from mainspring.control.service.views import find_job, list_nodes, list_verdicts, view_clusters, view_why
 from mainspring.control.state.fleet import FleetView, read_closed
 from mainspring.control.state.latest_plan import LatestPlan, LatestPlans
@@ -78,6 +79,8 @@ class Questions:
         *,
         settings: Settings,
     ) -> None:
+        self.shared = Shared(clock)
+        """What many ask for at one time."""
         self._wake = wake
         self._store = store
         self._fleet = fleet
@@ -170,7 +173,7 @@ class Questions:
     def verdicts(
         self, caller: Caller = LAB_ITSELF, *, team: TeamName | None = None, limit: int = 50
     ) -> tuple[Verdict, ...]:
-        """Returns what jobs wait for, what most wait for first.
+        """Returns what jobs wait for, what most wait for first; of many, as it was a moment ago.
 
         Args:
             team: Only this team's, unless None.
@@ -178,12 +181,19 @@ class Questions:
         """
         with self._store.read() as connection:
             wanted = JobFilter(state=JobState.QUEUED, team=team, seen=sight(connection, caller))
-            return list_verdicts(connection, wanted, limit=limit)
+            asked = ("verdicts", team, wanted.seen, limit)
+            return self.shared.of(asked, lambda: list_verdicts(connection, wanted, limit=limit))
 
     def fleet_map(self, caller: Caller = LAB_ITSELF) -> tuple[ClusterMap, ...]:
-        """Returns the map of every cluster, in order of name, which anybody may read."""
-        with self._store.read() as connection:
-            return tuple(map_of(view) for view in view_clusters(connection, self._fleet, self._clock.now_s()))
+        """Returns the map of every cluster, in order of name, which anybody may read; of a large fleet, as it was a
+        moment ago.
+        """
+
+        def drawn() -> tuple[ClusterMap, ...]:
+            with self._store.read() as connection:
+                return tuple(map_of(view) for view in view_clusters(connection, self._fleet, self._clock.now_s()))
+
+        return self.shared.of("map", drawn)
 
     def nodes(
         self,

@@ -7,8 +7,9 @@ Where controllers share a store, the one that leads keeps its view there, and th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from threading import Lock
 from typing import final
 
@@ -56,12 +57,67 @@ class _NodeStates:
     states: Mapping[NodeName, tuple[str, str]]
 
 
+@final
+class NodeIndex:
+    """The nodes of one inventory, looked up as they are asked for; none of a cluster that chooses them by itself.
+
+    Each look through all of them is made once an inventory: that is another only when something of it has changed.
+    """
+
+    def __init__(self, inventory: Inventory) -> None:
+        self.inventory = inventory
+        self.nodes: Sequence[Node] = () if inventory.delegated else inventory.nodes
+
+    @cached_property
+    def by_name(self) -> Mapping[NodeName, Node]:
+        """Returns each node by its name."""
+        return {node.name: node for node in self.nodes}
+
+    @cached_property
+    def cordoned(self) -> Sequence[Node]:
+        """Returns the nodes that its engine shows as cordoned."""
+        return [node for node in self.nodes if node.condition is NodeCondition.CORDONED]
+
+    @cached_property
+    def places(self) -> Mapping[NodeName, NodePlace]:
+        """Returns where each node stands among the others."""
+        leaves = {node.name: "/".join(part for _, part in node.domains) for node in self.nodes}
+        counts, every = Counter(leaves.values()), len(self.nodes)
+        return {
+            name: NodePlace(leaf=leaf, leaf_nodes=counts[leaf] if leaf else 0, cluster_nodes=every)
+            for name, leaf in leaves.items()
+        }
+
+
+@final
+class Places(Mapping[NodeRef, NodePlace]):
+    """Where each node stands among the others, of clusters where we choose nodes."""
+
+    def __init__(self, indices: Mapping[ClusterName, NodeIndex]) -> None:
+        self._indices = indices
+
+    def __getitem__(self, at: NodeRef) -> NodePlace:
+        """Returns where a node stands."""
+        return self._indices[at.cluster].places[at.node]
+
+    def __iter__(self) -> Iterator[NodeRef]:
+        """Yields every node, cluster by cluster."""
+        for name, index in self._indices.items():
+            for node in index.places:
+                yield NodeRef(cluster=name, node=node)
+
+    def __len__(self) -> int:
+        """Returns how many nodes there are."""
+        return sum(len(index.nodes) for index in self._indices.values())
+
+
 class FleetView:
     """The last inventory of each cluster that ever answered. Used by many threads."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._seen: dict[ClusterName, ClusterSeen] = {}
+        self._indices: dict[ClusterName, NodeIndex] = {}
         self._version = 0
         self._kept: dict[ClusterName, ClusterSeen] = {}  # As the store has it, by the thread of the loop alone.
         self._told_s: dict[ClusterName, float] = {}
@@ -99,6 +155,22 @@ class FleetView:
         """Returns every cluster that ever answered, in order of name."""
         with self._lock:
             return {name: self._seen[name] for name in sorted(self._seen)}
+
+    def indices(self) -> Mapping[ClusterName, NodeIndex]:
+        """Returns the nodes of every cluster that ever answered, in order of name; the same as long as they are so."""
+        with self._lock:
+            before = self._indices
+            self._indices = {
+                name: known
+                if (known := before.get(name)) is not None and known.inventory is self._seen[name].inventory
+                else NodeIndex(self._seen[name].inventory)
+                for name in sorted(self._seen)
+            }
+            return self._indices
+
+    def places(self) -> Places:
+        """Returns where each node stands among the others."""
+        return Places(self.indices())
 
     # ---------------------------------------------------------------- in the store, by the thread of the loop
 
@@ -183,19 +255,6 @@ class FleetView:
             )
             self._version += not (same and len(seen) == len(before))
             self._seen = seen
-
-
-def places_of(fleet: FleetView) -> Mapping[NodeRef, NodePlace]:
-    """Returns where each node stands among the others, of clusters where we choose nodes."""
-    places: dict[NodeRef, NodePlace] = {}
-    for name, seen in fleet.seen().items():
-        nodes = () if seen.inventory.delegated else seen.inventory.nodes
-        leaves = {node.name: "/".join(part for _, part in node.domains) for node in nodes}
-        counts = Counter(leaves.values())
-        for node, leaf in leaves.items():
-            at = NodeRef(cluster=name, node=node)
-            places[at] = NodePlace(leaf=leaf, leaf_nodes=counts[leaf] if leaf else 0, cluster_nodes=len(nodes))
-    return places
 
 
 # ---------------------------------------------------------------- states of nodes

@@ -358,6 +358,39 @@ def events_since(
     return tuple(event_of(row) for row in connection.execute(query))[:: -1 if newest else 1]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TeamEvent:
+    """An event, and whose job it is of; None for one that is of no job, or of a job that is gone."""
+
+    event: Event
+    team: TeamName | None
+
+
+def events_of_teams(connection: sa.Connection, *, since: int | None, limit: int) -> tuple[TeamEvent, ...]:
+    """Returns events after a sequence number, oldest first, each with whose it is.
+
+    Args:
+        since: The last sequence that is known; None for the newest there are.
+        limit: The most to return.
+    """
+    team = sa.select(jobs.c.team).where(jobs.c.id == events.c.job_id).scalar_subquery().label("team")
+    query = sa.select(events, team).limit(limit)
+    if since is None:
+        rows = connection.execute(query.order_by(events.c.sequence.desc())).all()[::-1]
+    else:
+        rows = connection.execute(query.where(events.c.sequence > since).order_by(events.c.sequence)).all()
+    return tuple(TeamEvent(event=event_of(row), team=row.team and TeamName(row.team)) for row in rows)
+
+
+def teams_of_jobs(connection: sa.Connection, wanted: Iterable[JobId]) -> Mapping[JobId, TeamName]:
+    """Returns whose some jobs are; those that are gone are left out."""
+    return {
+        JobId(row.id): TeamName(row.team)
+        for some in chunks(sorted(wanted))
+        for row in connection.execute(sa.select(jobs.c.id, jobs.c.team).where(jobs.c.id.in_(some)))
+    }
+
+
 def newest_event(connection: sa.Connection) -> int:
     """Returns the sequence of the newest event, 0 before the first."""
     return connection.execute(sa.select(sa.func.max(events.c.sequence))).scalar_one() or 0

@@ -29,6 +29,8 @@ from mainspring.domain.life import JobState, ended
 
 ID_LENGTH_MAX = 63
 REASON_LENGTH_MAX = 4_096
+# Of why a job waits: it is in an index, and PostgreSQL takes no entry over 2,704 bytes. Source: its nbtree.h.
+WAIT_BYTES_MAX = 2_000
 KEY_LENGTH_MAX = 255
 CODE_LENGTH_MAX = 80  # The name of a hash, and its 64 digits.
 CHIPS_LENGTH_MAX = 1_024  # A few types, of names and counts.
@@ -80,9 +82,9 @@ jobs = Table(
     UniqueConstraint("team", "submit_key", name="jobs_team_submit_key"),
     Index("jobs_array", "array_id", "array_index"),
     Index("jobs_array_live", "array_id", "state", sqlite_where=LIVE, postgresql_where=LIVE),
-    Index("jobs_state", "state", "ordinal"),
+    Index("jobs_state", "state", "ordinal", "id"),  # Ids are in it for those who look up nothing else of the job.
     Index("jobs_name", "name", "ordinal"),
-    Index("jobs_team", "team", "state", "ordinal"),
+    Index("jobs_team", "team", "state", "ordinal", "id", "array_id"),
     Index("jobs_owner", "owner", "team", "state", "ordinal"),
     Index("jobs_ended", "ended_s", "submitted_s"),
     Index("jobs_code", "code", sqlite_where=CODED, postgresql_where=CODED),
@@ -201,7 +203,9 @@ whys = Table(
     Column("exact", Boolean, nullable=False, default=False),
 )
 WAITS = whys.c.limit_name.is_not(None)
-Index("whys_waiting", whys.c.job_id, sqlite_where=WAITS, postgresql_where=WAITS)
+# All that is asked of many who wait at once: the table's rows are long, by what was weighed.
+_WAIT = (whys.c.job_id, whys.c.limit_name, whys.c.whose, whys.c.summary, whys.c.start_s, whys.c.exact)
+Index("whys_waiting", *_WAIT, sqlite_where=WAITS, postgresql_where=WAITS)
 
 teams = Table(
     "teams",

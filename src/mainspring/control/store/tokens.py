@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from mainspring.control.store.records import tenants
+from mainspring.control.store.records import chunks, tenants
 from mainspring.control.store.rows import RowMapping
 from mainspring.control.store.schema import blocks, tokens
 from mainspring.domain.answers import Blocked
@@ -276,8 +276,20 @@ def is_good(connection: sa.Connection, token: str, now_s: float) -> bool:
     Args:
         token: What it is called.
     """
-    good = (tokens.c.id == token, sa.func.coalesce(tokens.c.expires_s, now_s + 1.0) > now_s)
-    return connection.execute(sa.select(tokens.c.id).where(*good)).first() is not None
+    return token in good_tokens(connection, [token], now_s)
+
+
+def good_tokens(connection: sa.Connection, wanted: Iterable[str], now_s: float) -> frozenset[str]:
+    """Returns which of some tokens are stored, and have not ended.
+
+    Args:
+        wanted: What they are called.
+    """
+    found: list[str] = []
+    for some in chunks(sorted(wanted)):
+        good = (tokens.c.id.in_(some), sa.func.coalesce(tokens.c.expires_s, now_s + 1.0) > now_s)
+        found += connection.execute(sa.select(tokens.c.id).where(*good)).scalars()
+    return frozenset(found)
 
 
 def caller_of(token: TokenRecord) -> Caller:

@@ -26,14 +26,14 @@ _NOTABLE = {
 
 async def view_changes(visit: Visit) -> Shown:
     """Returns what is otherwise than it was a day ago."""
-    since_s = visit.now_s - _DAY_S
+    since_s = visit.ago_s(_DAY_S)
     since = await visit.newest()
     before: PastFleet | None = None
     with suppress(Refusal):  # The lab is younger than that.
         before = await visit.lab.fleet_at(at_s=since_s)
     now = await visit.lab.fleet_at(at_s=visit.now_s)
     today = await visit.lab.goodput_report(since_s=since_s)
-    week = await visit.lab.goodput_report(since_s=visit.now_s - 7 * _DAY_S)
+    week = await visit.lab.goodput_report(since_s=visit.ago_s(7 * _DAY_S))
     events = [one for one in await visit.lab.all_events(newest=True, limit=LIST_MAX) if one.time_s >= since_s]
     whole = len(events) < LIST_MAX
     over = [one for one in events if one.kind == JobMovedEvent.kind and _is_end(one)]

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from urllib.parse import quote, urlencode
+
+from markupsafe import Markup
 
 from mainspring.app.base.calls import PAGES
 from mainspring.app.web import tables
 from mainspring.app.web.charts import SCALE, Lane, Strip
-from mainspring.app.web.look import Shown
+from mainspring.app.web.look import Shown, text
 from mainspring.app.web.tables import Cell, Grid, Heading
 from mainspring.app.web.visit import Visit
 from mainspring.control.service.nodes.maps import use_of
@@ -24,27 +27,21 @@ TEAMS_SHOWN = 10
 _DAY_S = 86_400.0
 _GOODPUT_DAYS, _FAILURE_DAYS = 1, 28
 _SIDE, _GAP = 7, 1  # Of a node on the map, in pixels.
+RACKS_KEPT = 8_192  # Drawn before: of a large fleet all, and as many as change in a while.
+_RACK = Markup(
+    '<a href="{link}" tabindex="-1" title="{says}" aria-label="{says}">'
+    '<svg width="{width}" height="{height}" aria-hidden="true">{paths}</svg></a>'
+)
 LOOKS = dict(zip("fpioacdn", ("full", "part", "free", "foreign", "avoided", "cordoned", "down", "coming"), strict=True))
 assert LOOKS.keys() == NODE_USES.keys()  # How each use looks; `page.css` has their colours.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rack:
-    """A rack on the map: the shape of its nodes in each state, and what it says."""
-
-    says: str
-    link: str
-    width: int
-    height: int
-    paths: tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """The racks of a block."""
+    """The racks of a block, each drawn."""
 
     name: str
-    racks: tuple[Rack, ...]
+    racks: tuple[Markup, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +70,7 @@ async def view_fleet(visit: Visit) -> Shown:
     maps = await visit.lab.fleet_map()
     closures = await visit.lab.closures(past=True)
     incidents = await visit.lab.incidents()
-    report = await visit.lab.goodput_report(since_s=visit.now_s - _GOODPUT_DAYS * _DAY_S)
+    report = await visit.lab.goodput_report(since_s=visit.ago_s(_GOODPUT_DAYS * _DAY_S))
     teams = await visit.lab.teams()
     counts = {one.cluster: Counter(use for rack in one.racks for use in rack.uses) for one in maps}
     total = sum(counts.values(), Counter[str]())
@@ -171,7 +168,7 @@ def _drawn(maps: Sequence[ClusterMap]) -> tuple[ClusterDrawn, ...]:
     left = DRAWN_MAX
     made = []
     for one in maps:
-        blocks: dict[str, list[Rack]] = defaultdict(list)
+        blocks: dict[str, list[Markup]] = defaultdict(list)
         left_out = 0
         for rack in one.racks:
             if len(rack.uses) > left:
@@ -186,7 +183,9 @@ def _drawn(maps: Sequence[ClusterMap]) -> tuple[ClusterDrawn, ...]:
     return tuple(made)
 
 
-def _rack(cluster: str, rack: RackView) -> Rack:
+@lru_cache(maxsize=RACKS_KEPT)
+def _rack(cluster: str, rack: RackView) -> Markup:
+    """Returns a rack on the map: the shape of its nodes in each state, and what it says. Most are as they were."""
     count = len(rack.uses)
     columns = 4 if count <= 16 else 8 if count <= 64 else 16
     shapes: dict[str, list[str]] = defaultdict(list)
@@ -194,12 +193,13 @@ def _rack(cluster: str, rack: RackView) -> Rack:
         x, y = number % columns * (_SIDE + _GAP), number // columns * (_SIDE + _GAP)
         shapes[use].append(f"M{x} {y}h{_SIDE}v{_SIDE}h-{_SIDE}z")
     said = ", ".join(f"{len(shapes[use])} {meaning}" for use, meaning in NODE_USES.items() if use in shapes)
-    return Rack(
-        says=f"{rack.rack}: {said}" if rack.rack else said,
+    paths = (f'<path class="n-{LOOKS.get(use, "coming")}" d="{"".join(some)}"/>' for use, some in shapes.items())
+    return _RACK.format(
         link=cluster_path(cluster, rack=rack.rack) if rack.rack else cluster_path(cluster),
+        says=text(f"{rack.rack}: {said}" if rack.rack else said),
         width=min(columns, count) * (_SIDE + _GAP),
         height=(count + columns - 1) // columns * (_SIDE + _GAP),
-        paths=tuple((LOOKS.get(use, "coming"), "".join(some)) for use, some in shapes.items()),
+        paths=Markup("".join(paths)),
     )
 
 

@@ -16,8 +16,9 @@ from mainspring.domain.ids import TeamName
 from mainspring.domain.life import JobState, ended
 from mainspring.domain.plan import Limit
 
-SHOWN = 200  # Jobs of one page.
-OWN_MAX = 500
+SHOWN = 100  # Jobs of one list at a time: four screens, and half of what a page of them takes to be made is its rows.
+OWN_MAX = 500  # Of one's own, looked through for those that need one.
+VERDICTS_MAX = 200  # Looked through for what nobody could run.
 NEEDS_S = 2 * 86_400.0  # For so long what failed is still worth somebody's look: over a weekend's end.
 _HEADINGS = (
     Heading(key="name", title="Name"),
@@ -104,7 +105,7 @@ async def view_mine(visit: Visit) -> Shown:
     found = await visit.lab.ps(owner=me, limit=OWN_MAX)
     counts = dict((await visit.lab.job_counts(owner=me)).states)
     lost_s = visit.now_s - NEEDS_S
-    verdicts = {one.reason for one in await visit.lab.verdicts(limit=SHOWN) if one.limit is Limit.IMPOSSIBLE}
+    verdicts = {one.reason for one in await visit.lab.verdicts(limit=VERDICTS_MAX) if one.limit is Limit.IMPOSSIBLE}
     needs = [
         job
         for job in found
@@ -114,20 +115,30 @@ async def view_mine(visit: Visit) -> Shown:
     ]
     live = [job for job in found if not ended(job.state)]
     over = [job for job in found if ended(job.state)]
+
+    def more(of: Sequence[JobView]) -> str:
+        """Returns where the list goes on: among all of one's jobs, after the last that is shown."""
+        whose = {"owner": me} if me else {}
+        if len(of) > SHOWN:
+            return f"{PAGES}/jobs?{urlencode({**whose, 'after': of[SHOWN - 1].id})}"
+        return f"{PAGES}/jobs?{urlencode({**whose, 'after': found[-1].id})}" if of and len(found) == OWN_MAX else ""
+
     grids = (
         jobs_grid(
-            needs,
+            needs[:SHOWN],
             name="needs",
             title="Needs you",
             empty="Nothing: no job of yours failed lately, is paused, or cannot run.",
+            more=more(needs),
         ),
         jobs_grid(
-            live,
+            live[:SHOWN],
             name="live",
             title="Running and waiting",
             empty="None. Submit one: ms run --on h100 -- python train.py",
+            more=more(live),
         ),
-        jobs_grid(over, name="over", title="Over", empty="None has ended yet."),
+        jobs_grid(over[:SHOWN], name="over", title="Over", empty="None has ended yet.", more=more(over)),
     )
     live_count = sum(counts.get(state.value, 0) for state in JobState if not ended(state))
     words = {

@@ -22,7 +22,7 @@ async def view_teams(visit: Visit) -> Shown:
     """Returns the tenant tree with what each team has and does."""
     since = await visit.newest()
     teams = await visit.lab.teams()
-    report = await visit.lab.goodput_report(since_s=visit.now_s - _DAYS * 86_400.0)
+    report = await visit.lab.goodput_report(since_s=visit.ago_s(_DAYS * 86_400.0))
     tree = _tree(teams)
     rows = [_row(view, depth, report.teams.get(view.team.name)) for depth, view in tree]
     held = sum(sum(view.use.chips.values()) for view in teams if view.use and view.team.parent is None)

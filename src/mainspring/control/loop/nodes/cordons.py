@@ -6,7 +6,7 @@ told, and no longer once it has taken it back, so that whoever dies in between l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -16,7 +16,7 @@ from mainspring.control.loop.engine_commands import Act, CommandResult, Cordon, 
 from mainspring.control.state.fleet import FleetView
 from mainspring.control.store.nodes.closures import change_closures, ended_closures, shown_closures
 from mainspring.domain.answers import NodeClosure
-from mainspring.domain.fleet import Node, NodeCondition, NodeRef
+from mainspring.domain.fleet import NodeCondition, NodeRef
 from mainspring.domain.ids import ClusterName
 from mainspring.domain.ports import Backoff, Clock
 
@@ -90,7 +90,7 @@ class Cordons:
 
     def _due(self, closures: Sequence[NodeClosure], seen: Seen) -> Iterator[tuple[ClusterName, Cordon]]:
         """Yields what engines do not show as it is."""
-        nodes = self._nodes(seen)
+        indices = self._fleet.indices()
         first: dict[NodeRef, int] = {}
         for one in closures:
             if one.ended_s is None:
@@ -99,7 +99,7 @@ class Cordons:
         for one in lifted:  # First, for an engine has no room for two.
             yield one.cluster, _cordon(one, lift=True)
         for one in closures:
-            node = nodes.get(one.at)
+            node = indices[one.cluster].by_name.get(one.node)
             if node is not None and first.get(one.at) == one.number:
                 shown = one.on_engine and node.condition is not NodeCondition.READY
                 if not shown:
@@ -110,24 +110,12 @@ class Cordons:
     ) -> Iterator[tuple[ClusterName, Cordon]]:
         """Yields cordons of ours that engines show though what they were for is long over: told before, heard late."""
         known = {(one.at, one.owner) for one in closures}
-        cordoned = {
-            (at, node.condition_owner)
-            for at, node in self._nodes(seen).items()
-            if node.condition is NodeCondition.CORDONED and (at, node.condition_owner) not in known
-        }
+        shown = [(name, node) for name, one in self._fleet.indices().items() if name in seen for node in one.cordoned]
+        cordoned = {(NodeRef(cluster=name, node=node.name), node.condition_owner) for name, node in shown} - known
         for one in ended_closures(connection, sorted({at for at, _ in cordoned})) if cordoned else ():
             if (one.at, one.owner) in cordoned and one.ended_s is not None and one.ended_s < now_s - STALE_S:
                 cordoned.discard((one.at, one.owner))
                 yield one.cluster, _cordon(one, lift=True)
-
-    def _nodes(self, seen: Seen) -> Mapping[NodeRef, Node]:
-        """Returns the nodes of the clusters that answer and choose none by themselves."""
-        inventories = [one.inventory for name, one in self._fleet.seen().items() if name in seen]
-        return {
-            NodeRef(cluster=one.cluster, node=node.name): node
-            for one in inventories
-            for node in (() if one.delegated else one.nodes)
-        }
 
 
 def _cordon(closure: NodeClosure, *, lift: bool) -> Cordon:

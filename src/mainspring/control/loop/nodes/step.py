@@ -18,7 +18,7 @@ from mainspring.control.health.nodes import EVENTS_MAX, REMEMBERED_S, HealthFold
 from mainspring.control.health.quarantines import OWNER, Decided, Leaf, NodePlace, Quarantine, decide
 from mainspring.control.health.rules import RULES, Finding, acting
 from mainspring.control.loop.nodes.known import OwnKnowledge
-from mainspring.control.state.fleet import FleetView, places_of
+from mainspring.control.state.fleet import FleetView
 from mainspring.control.store.ledger import StateWriter
 from mainspring.control.store.nodes.cases import Case, change_cases
 from mainspring.control.store.nodes.closures import (
@@ -50,19 +50,14 @@ _log = logging.getLogger(__name__)
 
 @final
 class _Places:
-    """Where nodes stand among the others, made anew where the fleet has changed; and whose links failed together."""
+    """Where nodes stand among the others, and whose links failed together."""
 
     def __init__(self, fleet: FleetView) -> None:
         self._fleet = fleet
-        self._version = -1
-        self._found: Mapping[NodeRef, NodePlace] = {}
         self.fabrics: Mapping[Leaf, float] = {}
 
     def now(self) -> Mapping[NodeRef, NodePlace]:
-        version = self._fleet.version
-        if version != self._version:
-            self._found, self._version = places_of(self._fleet), version
-        return self._found
+        return self._fleet.places()
 
 
 @final

@@ -18,7 +18,7 @@ from mainspring.control.service.nodes.judging import Judging, require_measured
 from mainspring.control.service.nodes.past import changes_of
 from mainspring.control.service.nodes.telling import allowed, taken
 from mainspring.control.service.views import list_nodes, view_clusters
-from mainspring.control.state.fleet import FleetView, places_of
+from mainspring.control.state.fleet import FleetView
 from mainspring.control.store.audit import note
 from mainspring.control.store.ledger import StateWriter
 from mainspring.control.store.nodes.cases import Precision, measured
@@ -409,7 +409,7 @@ class NodeCare:
         with self._store.read() as connection:
             known, closed, breakers = healths(connection), open_closures(connection), self._breakers(connection)
         found = incidents_of(
-            known.values(), places_of(self._fleet), {one.at for one in closed if one.owner == OWNER}, breakers
+            known.values(), self._fleet.places(), {one.at for one in closed if one.owner == OWNER}, breakers
         )
         return tuple(one for one in found if cluster in (None, one.cluster))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import final
 
 from mainspring.control.service.reports.goodput import goodput_of, goodput_report
+from mainspring.control.service.shared import Shared
 from mainspring.control.service.views import find_job
 from mainspring.control.store.settings import Settings
 from mainspring.control.store.store import Store
@@ -17,9 +18,14 @@ from mainspring.domain.ports import Clock
 
 @final
 class Accounts:
-    """What allocated time went into, until now, for those who ask."""
+    """What allocated time went into, until now, for those who ask.
 
-    def __init__(self, store: Store, clock: Clock, settings: Settings) -> None:
+    Args:
+        shared: What many ask for at one time.
+    """
+
+    def __init__(self, store: Store, clock: Clock, settings: Settings, shared: Shared) -> None:
+        self._shared = shared
         self._store = store
         self._clock = clock
         self._settings = settings
@@ -45,7 +51,7 @@ class Accounts:
         cluster: ClusterName | None = None,
         since_s: float = 0.0,
     ) -> GoodputReport:
-        """Returns the ledgers of many attempts: in all, by team and by cluster.
+        """Returns the ledgers of many attempts: in all, by team and by cluster; of very many, as it was a moment ago.
 
         Args:
             team: Only of this team and those below it, unless None.
@@ -56,12 +62,17 @@ class Accounts:
             NotFound: No such team or cluster.
         """
         with self._store.read() as connection:
-            return goodput_report(
-                connection,
-                team=team,
-                cluster=cluster,
-                since_s=since_s,
-                now_s=self._clock.now_s(),
-                lease_s=self._settings.lease_s,
-                seen=sight(connection, caller),
-            )
+            seen = sight(connection, caller)
+
+            def made() -> GoodputReport:
+                return goodput_report(
+                    connection,
+                    team=team,
+                    cluster=cluster,
+                    since_s=since_s,
+                    now_s=self._clock.now_s(),
+                    lease_s=self._settings.lease_s,
+                    seen=seen,
+                )
+
+            return self._shared.of(("report", team, cluster, since_s, seen), made)
