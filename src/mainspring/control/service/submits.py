@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from mainspring.control.service.limits import require_room_for_jobs
 from mainspring.control.service.machines import KnownMachines
+from mainspring.control.service.stored.access import require_jobs_read
 from mainspring.control.service.stored.owners import DatasetOwners
 from mainspring.control.store.audit import Deed, note_all
 from mainspring.control.store.ledger import StateWriter
@@ -246,8 +247,11 @@ class Submits:
 
     def _require_named(self, connection: sa.Connection, fresh: Sequence[Submit], caller: Caller) -> None:
         """Refuses jobs to come after, checkpoints and secrets that are not there for the caller."""
-        if any(one.spec.after or one.spec.begins_from for one in fresh):
+        if any(one.spec.after or one.spec.begins_from or one.spec.jobs_read for one in fresh):
             _require_jobs(connection, [one.spec for one in fresh], sight(connection, caller))
+        reading = {(one.spec.team, one.spec.reads, one.spec.evaluates): one.spec for one in fresh if one.spec.jobs_read}
+        for spec in reading.values():
+            require_jobs_read(connection, spec, "submit a job")
         for team, names in dict.fromkeys((one.spec.team, one.spec.secrets) for one in fresh):
             if names:
                 caller.require(connection, Right.USE_SECRETS, team)
@@ -381,8 +385,10 @@ def _require_jobs(connection: sa.Connection, fresh: Sequence[JobSpec], seen: fro
     """
     after = dict.fromkeys(job for spec in fresh for job in spec.after)
     sources = dict.fromkeys(JobId(checkpoint_named(spec.begins_from)[0]) for spec in fresh if spec.begins_from)
-    known: dict[JobId, JobRecord | RemovedJob] = {**removed_jobs(connection, [*after, *sources])}
-    known |= jobs_by_id(connection, [*after, *sources])
+    read = dict.fromkeys(job for spec in fresh for job in spec.jobs_read)
+    named = [*after, *sources, *read]
+    known: dict[JobId, JobRecord | RemovedJob] = {**removed_jobs(connection, named)}
+    known |= jobs_by_id(connection, named)
     hidden = {job for job, found in known.items() if seen is not None and found.team not in seen}
     for job in after:
         if job not in known or job in hidden:
@@ -391,6 +397,10 @@ def _require_jobs(connection: sa.Connection, fresh: Sequence[JobSpec], seen: fro
         if job in hidden:
             told = f"no checkpoint of {job[:80]!r}"
             raise NotFound("submit a job", on="field 'begins_from'", got=told, next_step="ms checkpoint ls")
+    for job in read:
+        if job in hidden:
+            told = f"no checkpoint of {job[:80]!r}"
+            raise NotFound("submit a job", on="field 'reads'", got=told, next_step="ms checkpoint ls")
 
 
 def _fresh(made: JobMade) -> FreshJob:

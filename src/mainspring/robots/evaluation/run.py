@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mainspring.checkpoint import load
 from mainspring.data import open_view
-from mainspring.domain.errors import InvalidInput, NotFound
+from mainspring.domain.errors import InvalidInput, NotAllowed, NotFound
 from mainspring.domain.ids import JobId
 from mainspring.domain.wire import Detail, Part
 from mainspring.objects import ObjectStore
@@ -141,7 +141,7 @@ def _held_out(
         return ()
     try:
         view = open_view(store, view_id, cache, "holdout")
-    except NotFound:  # It holds nothing out, or was deleted.
+    except (NotFound, NotAllowed):  # It holds nothing out, was deleted, or is not open to who evaluates.
         return ()
     found = held_out_error(policy, view, seed=asked.seed)
     return tuple(

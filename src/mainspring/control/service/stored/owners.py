@@ -102,6 +102,11 @@ class DatasetOwners:
         """
         self._require_views("read a view", [view], self.hidden(member_of(team)))
 
+    def readable_views(self, views: Iterable[str], team: TeamName) -> tuple[str, ...]:
+        """Returns those of some views that a team's jobs may read."""
+        hidden = self.hidden(member_of(team))
+        return tuple(view for view in views if not self._is_hidden(view, hidden))
+
     def require_named(self, specs: Iterable[JobSpec], caller: Caller) -> None:
         """Returns if all data that some specs name may be read by whoever submits them, and by their teams.
 
