@@ -107,10 +107,10 @@ print(json.dumps({
 POLLER = """
 import sys, threading
 from mainspring.domain.errors import NotAllowed
-from mainspring.session import join, open_view_store
+from mainspring import session as entry
 
-session = join()
-store = open_view_store(sys.argv[1], "a")
+session = entry.join()
+store = entry.open_view_store(sys.argv[1], "a") if sys.argv[2:] else entry.open_named_store(sys.argv[1])
 step = 0
 while True:
     try:
@@ -401,8 +401,9 @@ def _a_view(owner: ObjectStore) -> Iterator[None]:
 
 @pytest.mark.usefixtures("_a_view")
 @pytest.mark.slow
-def test_a_rank_goes_on_reading_a_view_when_the_credentials_it_began_with_end(
-    gateway: Server, make_rig: Callable[..., Rig]
+@pytest.mark.parametrize("view", [["a"], []], ids=["a view", "what its spec names"])
+def test_a_rank_goes_on_reading_when_the_credentials_it_began_with_end(
+    gateway: Server, make_rig: Callable[..., Rig], view: list[str]
 ) -> None:
     sessions = _sessions(gateway)
 
@@ -410,12 +411,12 @@ def test_a_rank_goes_on_reading_a_view_when_the_credentials_it_began_with_end(
         return replace(sessions.grant(access, holder="job-1.1"), lasts_s=1.0)
 
     rig = make_rig(
-        command=(sys.executable, "-c", POLLER, URL),
+        command=(sys.executable, "-c", POLLER, URL, *view),
         agents=1,
         objects_url=URL,
         environment={name: "" for name in os.environ if name.startswith("AWS_")},
         credentials=lambda: given(Access(writes=(f"checkpoints/{JOB}",))),
-        view_credentials=lambda view: given(Access(objects=(f"views/{view}.json",))),
+        view_credentials=lambda view: given(Access(objects=(f"views/{view or 'a'}.json",))),
     )
 
     def read() -> int:

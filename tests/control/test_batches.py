@@ -9,7 +9,7 @@ import pytest
 from tests.control.conftest import ADMIN, World
 
 from mainspring.control.service.machines import KnownMachines
-from mainspring.control.service.submits import Submits
+from mainspring.control.service.submits import SubmitChecks, Submits
 from mainspring.control.store.records import jobs_by_id
 from mainspring.control.store.secrets import SecretKeys
 from mainspring.control.store.settings import Settings
@@ -99,7 +99,8 @@ def test_batch_of_nothing_or_too_much_is_refused(world: World, count: int) -> No
 def test_jobs_are_passed_on_to_the_loop_as_the_store_has_them(world: World) -> None:
     control, dice = world.control, SeededDice(7, "submits")
     machines, keys = KnownMachines(control.fleet, world.clusters), SecretKeys(world.keys, dice)
-    submits = Submits(control.store, machines, world.clock, dice, keys, lambda: None, settings=Settings())
+    checks = SubmitChecks(machines, keys, control.datasets.owners)
+    submits = Submits(control.store, checks, world.clock, dice, lambda: None, settings=Settings())
     several = [Submit(spec=world.spec(name), key=name, count=3 if name == "b" else 1) for name in "abc"]
     made = [one.id for one in submits.submit(several, ADMIN)]
     made += [one.id for one in submits.submit([*several, Submit(spec=world.spec("d"))], ADMIN)][3:]

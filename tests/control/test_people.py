@@ -17,6 +17,7 @@ from mainspring.control.store.settings import Settings
 from mainspring.domain.answers import (
     ClosureKind,
     NewClosure,
+    NewDatasetTeam,
     NewHold,
     NewNoticePlace,
     NewPriority,
@@ -114,6 +115,16 @@ def _try_robots(world: World, caller: Caller, right: Right, team: TeamName) -> N
             robots.cancel("arm-1", caller)
 
 
+def _try_datasets(control: Control, caller: Caller, right: Right, team: TeamName) -> None:
+    """Does what a right to data is for."""
+    owners = control.datasets.owners
+    owners.begin("theirs", Caller(role=TeamRole.MEMBER, team=team))
+    if right is Right.GIVE_DATASETS:
+        owners.give("theirs", NewDatasetTeam(), caller)
+    else:
+        (owners.of if right is Right.READ_RECORDINGS else owners.begin)("theirs", caller)
+
+
 def _try(world: World, caller: Caller, right: Right, whose: Whose) -> None:
     """Does something that takes a right, to something of somebody."""
     control = world.control
@@ -178,8 +189,8 @@ def _try(world: World, caller: Caller, right: Right, whose: Whose) -> None:
             seen = {line.team for line in control.people.audit(caller)}
             if not {team} <= seen:
                 raise NotFound("see what a team did")
-        case Right.READ_RECORDINGS | Right.SEND_RECORDINGS:
-            pass
+        case Right.READ_RECORDINGS | Right.SEND_RECORDINGS | Right.GIVE_DATASETS:
+            _try_datasets(control, caller, right, team)
         case Right.READ_RELEASES | Right.MAKE_RELEASES | Right.SET_TRUST:
             _try_releases(world, caller, right, team)
         case Right.READ_ROBOTS | Right.MANAGE_ROBOTS | Right.ROLL_OUT:

@@ -42,6 +42,7 @@ PEOPLE += " EvaluationRuleView EvaluationRun NewEvaluationRule NewProfile Profil
 PEOPLE += " ClosedNode PastAttempt PastCluster PastFleet Adopted NotAdopted"
 PEOPLE += " HealthEventView HealthFinding HealthRuleView Incident NewClosure NodeChange NodeClosure NodeHealthView"
 PEOPLE += " JobSamples MetricSeries RankTimes PromiseDay PromiseView DatasetView DatasetDetail DatasetFreshness"
+PEOPLE += " DatasetOwner NewDatasetTeam"
 PEOPLE += " VersionView CandidateView LineageLink EpisodeView EpisodeCurve EpisodeDetail"
 PEOPLE += " Reason ClusterGlance ClusterMap FailedGlance Glance JobGlance QueueGlance RackView"
 PEOPLE += " NodeRepair MaintenanceWindow NewMaintenance NewVerdict RuleMeasured"

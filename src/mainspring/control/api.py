@@ -24,7 +24,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 
-from mainspring.control.api_arrivals import Arrivals, pictures, received
+from mainspring.control.api_arrivals import ARRIVAL_ENDPOINTS, Arrivals, claimed
 from mainspring.control.api_load import RETRY_AFTER_S, Familiar, InFlight
 from mainspring.control.api_metrics import Measured, Metrics, read_metrics
 from mainspring.control.api_releases import Releases, answered, calls_newer, request_id
@@ -56,7 +56,6 @@ from mainspring.domain.routes import KEY_HEADER, ROUTES, Calls, Route, Stream, b
 from mainspring.domain.team import Team
 from mainspring.domain.wire import Heartbeat
 from mainspring.domain.wire.controller import ATTEMPT_HEADER
-from mainspring.objects import Blob
 
 _STATUSES: tuple[tuple[type[MainspringError], int], ...] = (
     (InvalidInput, 400),
@@ -262,34 +261,6 @@ def _events(
     return answered(control.events(job, caller, since=since, limit=limit, newest=newest), to=request)
 
 
-def _arrival(*, request: Request, caller: Caller, dataset: str, name: str, id: str, size: int) -> Response:
-    return answered(_arrivals(request).view(dataset, name, Blob(id=id, size_bytes=size)))
-
-
-async def _receive(
-    *, request: Request, caller: Caller, dataset: str, name: str, id: str, size: int, offset: int
-) -> Response:
-    blob, arrivals, admit = (
-        Blob(id=id, size_bytes=size),
-        _arrivals(request),
-        partial(_control(request).people.admit, caller),
-    )
-    claim = answers.RecordingClaim(holder=caller.holder, team=caller.team, size_bytes=size)
-    await to_thread.run_sync(arrivals.claim, dataset, name, blob, claim, admit)
-    parts = request.stream()
-    view = await received(arrivals, parts, dataset=dataset, name=name, blob=blob, offset=offset)
-    if view.standing is not answers.Standing.ARRIVING:
-        told = partial(_control(request).people.did, caller, "send a recording", f"{name} to {dataset}")
-        await to_thread.run_sync(told)
-    return answered(view)
-
-
-def _set_recipe(*, request: Request, caller: Caller, dataset: str, body: bytes) -> Response:
-    _arrivals(request).set_recipe(dataset, body)
-    _control(request).people.did(caller, "set a recipe", dataset)
-    return Response(status_code=204)
-
-
 async def _submit(*, request: Request, secret: str, body: bytes) -> Response:
     call = Call(request=request, secret=secret, body=body)
     return await cast(Trips[Call, Response], request.app.state.submits).ask(call)
@@ -321,16 +292,11 @@ def _heartbeat(*, request: Request, caller: Caller, body: bytes) -> Response:
 
 
 def _teams(*, request: Request, caller: Caller) -> Response:
-    return answered(_control(request).people.teams(caller, claimed=_claimed(request)), to=request)
+    return answered(_control(request).people.teams(caller, claimed=claimed(request)), to=request)
 
 
 def _whoami(*, request: Request, caller: Caller) -> Response:
-    return answered(_control(request).people.whoami(caller, claimed=_claimed(request)), to=request)
-
-
-def _claimed(request: Request) -> Sequence[answers.RecordingClaim]:
-    arrivals = cast("Arrivals | None", request.app.state.arrivals)
-    return () if arrivals is None else arrivals.claimed()
+    return answered(_control(request).people.whoami(caller, claimed=claimed(request)), to=request)
 
 
 _OWN: Mapping[Route[..., Any], Callable[..., Any]] = {
@@ -344,14 +310,11 @@ _OWN: Mapping[Route[..., Any], Callable[..., Any]] = {
     Calls.read_logs: _logs,
     Calls.job_events: _events,
     Calls.all_events: _events,
-    Calls.arrival: _arrival,
-    Calls.send: _receive,
-    Calls.set_recipe: _set_recipe,
     Calls.heartbeat: _heartbeat,
-    Calls.pictures: pictures,
     Calls.submit_batch: _submit_batch,
     Calls.teams: _teams,
     Calls.whoami: _whoami,
+    **ARRIVAL_ENDPOINTS,
     **DEVICE_ENDPOINTS,
 }  # Whatever is more than a message in and a message out.
 
@@ -362,13 +325,6 @@ def _control(request: Request) -> Control:
 
 def _followers(request: Request) -> Followers:
     return cast(Followers, request.app.state.followers)
-
-
-def _arrivals(request: Request) -> Arrivals:
-    arrivals = cast("Arrivals | None", request.app.state.arrivals)
-    if arrivals is None:
-        raise NotFound("receive recordings", got="a server that takes none", wanted="one started by ms up")
-    return arrivals
 
 
 def _logins(request: Request) -> Logins:

@@ -5,16 +5,20 @@ And pictures of those that have become episodes.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Protocol, cast
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol, cast
 
 from anyio import to_thread
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from mainspring.control.api_releases import answered
 from mainspring.control.control import Control
 from mainspring.control.store.tokens import Caller
-from mainspring.domain.answers import ArrivalView, RecordingClaim
+from mainspring.domain.answers import ArrivalView, RecordingClaim, Standing
+from mainspring.domain.errors import NotFound
+from mainspring.domain.routes import Calls, Route
 from mainspring.objects import Blob, Data
 
 _PICTURES_S = 3_600  # How long a browser need not ask again: an episode never changes; who may look at it might.
@@ -49,6 +53,9 @@ class Arrivals(Protocol):
         Raises:
             InvalidInput: As for `view`.
         """
+
+    def has(self, dataset: str) -> bool:
+        """Returns whether anything was ever sent to a dataset here."""
 
     def claimed(self) -> Sequence[RecordingClaim]:
         """Returns who has sent, or is sending, what is in no dataset yet."""
@@ -95,7 +102,68 @@ async def received(
     return await to_thread.run_sync(arrivals.append, dataset, name, blob, offset, held)
 
 
-def pictures(*, request: Request, caller: Caller, dataset: str, number: str, episode: str) -> Response:
-    """Answers with pictures of an episode, to somebody who may see recordings."""
-    made = cast(Control, request.app.state.control).datasets.pictures(dataset, number, episode)
+def claimed(request: Request) -> Sequence[RecordingClaim]:
+    """Returns who has sent, or is sending, what is in no dataset yet."""
+    arrivals = cast("Arrivals | None", request.app.state.arrivals)
+    return () if arrivals is None else arrivals.claimed()
+
+
+def _arrival(*, request: Request, caller: Caller, dataset: str, name: str, id: str, size: int) -> Response:
+    arrivals = _arrivals(request)
+    _control(request).datasets.owners.require_readable(dataset, caller)
+    return answered(arrivals.view(dataset, name, Blob(id=id, size_bytes=size)))
+
+
+async def _receive(
+    *, request: Request, caller: Caller, dataset: str, name: str, id: str, size: int, offset: int
+) -> Response:
+    blob, arrivals, control = Blob(id=id, size_bytes=size), _arrivals(request), _control(request)
+    claim = RecordingClaim(holder=caller.holder, team=caller.team, size_bytes=size)
+
+    def begin() -> None:
+        arrivals.view(dataset, name, blob)  # What cannot be a recording begins no dataset.
+        _begin(request, dataset, caller)
+        arrivals.claim(dataset, name, blob, claim, partial(control.people.admit, caller))
+
+    await to_thread.run_sync(begin)
+    view = await received(arrivals, request.stream(), dataset=dataset, name=name, blob=blob, offset=offset)
+    if view.standing is not Standing.ARRIVING:
+        await to_thread.run_sync(control.people.did, caller, "send a recording", f"{name} to {dataset}")
+    return answered(view)
+
+
+def _set_recipe(*, request: Request, caller: Caller, dataset: str, body: bytes) -> Response:
+    arrivals = _arrivals(request)
+    _begin(request, dataset, caller)
+    arrivals.set_recipe(dataset, body)
+    _control(request).people.did(caller, "set a recipe", dataset)
+    return Response(status_code=204)
+
+
+def _begin(request: Request, dataset: str, caller: Caller) -> None:
+    """Refuses what is sent to a dataset of others; one that begins with it is the caller's team's."""
+    _control(request).datasets.owners.begin(dataset, caller, there=_arrivals(request).has(dataset))
+
+
+def _pictures(*, request: Request, caller: Caller, dataset: str, number: str, episode: str) -> Response:
+    made = _control(request).datasets.pictures(dataset, number, episode, caller)
     return Response(made, media_type="image/png", headers={"cache-control": f"private, max-age={_PICTURES_S}"})
+
+
+ARRIVAL_ENDPOINTS: Mapping[Route[..., Any], Callable[..., Any]] = {
+    Calls.arrival: _arrival,
+    Calls.send: _receive,
+    Calls.set_recipe: _set_recipe,
+    Calls.pictures: _pictures,
+}
+
+
+def _control(request: Request) -> Control:
+    return cast(Control, request.app.state.control)
+
+
+def _arrivals(request: Request) -> Arrivals:
+    arrivals = cast("Arrivals | None", request.app.state.arrivals)
+    if arrivals is None:
+        raise NotFound("receive recordings", got="a server that takes none", wanted="one started by ms up")
+    return arrivals

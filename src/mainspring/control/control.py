@@ -33,10 +33,12 @@ from mainspring.control.service.steering.pausing import Pauses
 from mainspring.control.service.steering.profiling import Profiling
 from mainspring.control.service.steering.repeats import Repeats
 from mainspring.control.service.steering.restores import Restores
+from mainspring.control.service.stored.access import granted
 from mainspring.control.service.stored.clips import Clips
 from mainspring.control.service.stored.datasets import Datasets
+from mainspring.control.service.stored.owners import DatasetOwners
 from mainspring.control.service.stored.samples import Samples
-from mainspring.control.service.submits import Submits, array_of, view_new
+from mainspring.control.service.submits import SubmitChecks, Submits, array_of, view_new
 from mainspring.control.service.views import Progress, find_job, list_jobs, progress_of, view_clusters, view_job
 from mainspring.control.state.fleet import FleetView
 from mainspring.control.state.latest_plan import LatestPlans
@@ -110,8 +112,9 @@ class Control:
         self._access = access
         self.questions = Questions(store, self.pictures, self.fleet, clock, self.wake.set, settings=self.settings)
         keys = SecretKeys(access.secret_keys, dice)
-        machines = KnownMachines(self.fleet, self._engines)
-        self._submits = Submits(store, machines, clock, dice, keys, self.wake.set, settings=self.settings)
+        owners = DatasetOwners(store, clock, access.objects_url)
+        checks = SubmitChecks(KnownMachines(self.fleet, self._engines), keys, owners)
+        self._submits = Submits(store, checks, clock, dice, self.wake.set, settings=self.settings)
         self.people = People(store, self.pictures, clock, dice, keys, self.wake.set, settings=self.settings)
         self.pulse = Pulse(clock, self.fleet, self._engines)
         self._agents_say: Together[Callable[[Any], Any], Any] = Together(
@@ -170,12 +173,12 @@ class Control:
     @property
     def datasets(self) -> Datasets:
         """Returns what is known of the lab's data."""
-        return Datasets(self._access.objects_url)
+        return Datasets(self._submits.owners, self._access.objects_url)
 
     @property
     def clips(self) -> Clips:
         """Returns what is known of clips that robots have."""
-        return Clips(self.store, self._access.objects_url, self.people.did)
+        return Clips(self.store, self._submits.owners, self._access.objects_url, self.people.did)
 
     @property
     def pauses(self) -> Pauses:
@@ -246,12 +249,7 @@ class Control:
             submit: The spec, how many jobs to make of it, and the key that makes repeats harmless.
 
         Raises:
-            NotAllowed: The caller is not.
-            NotFound: There is no such team, a job it comes after is not known, or a secret that it names.
-            ImpossibleJob: No cluster could ever run it.
-            Unavailable: A secret that it names cannot be read.
-            Conflict: The key made a job of another spec.
-            InvalidInput: The key, the spec or an array's name is too long, or too many jobs wait.
+            MainspringError: See `Submits.submit`.
         """
         (answer,) = self.submit_each([(submit, caller)])
         if isinstance(answer, Exception):
@@ -479,7 +477,7 @@ class Control:
             NotAllowed: The token is not the attempt's, or the store refuses.
             Unavailable: The store does not give them now.
         """
-        return agents.granted(self.store, call, caller, self._access.grants)
+        return granted(self.store, call, caller, grants=self._access.grants, owners=self._submits.owners)
 
     def heartbeat(self, beat: Heartbeat, caller: Caller, *, newer: bool = False) -> HeartbeatReply:
         """Takes a lead's report and returns what it need not repeat.

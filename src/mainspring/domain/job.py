@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -28,6 +29,9 @@ COMMAND_WORDS_MAX = 1_024
 COMMAND_BYTES_MAX = 65_536
 ENVIRONMENT_MAX = 256
 VIEWS_MAX = 1_000  # As many as inputs.
+READS_MAX = 4  # What one session of an S3 store is for is written in 2,048 letters.
+RELEASE_READ = "release:"  # Before the hash of a release that a job reads.
+_SHA256 = re.compile("[0-9a-f]{64}")
 SECRETS_MAX = 16  # Of a job: at their longest, half of what Linux lets a program start with.
 FILE_SUFFIX = "_FILE"  # Of the variable that tells where a secret lies as a file.
 CODE_SCHEME = "blake3:"  # What content ids of code begin with.
@@ -298,6 +302,10 @@ class JobSpec:
         inputs: Names of dataset versions the job reads, recorded as lineage.
         views: Ids of the training views its ranks read. Where agents get credentials of the object store for their own
             job's part alone, a rank is given those of a view that is named here, and of no other.
+        reads: Whose checkpoints its ranks read beside what it begins from, "JOB" or "JOB@STEP" of a job's id or an
+            import's name; and releases whose files they read, "release:HASH". As with views.
+        evaluates: "JOB@STEP" of the checkpoint that it evaluates: its ranks read it, and keep reports with it; "" for
+            none.
         after: Jobs that must succeed first; it fails when one of them does not.
         begins_from: The checkpoint its ranks are given until it has one of its own: "NAME@STEP", or "NAME" for its
             newest durable step when the job starts, of a job's id or an import's name; "" for none.
@@ -315,6 +323,8 @@ class JobSpec:
     code: Code = field(default=Code(), metadata={"repeats": True})
     inputs: tuple[str, ...] = ()
     views: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
+    evaluates: str = ""
     after: tuple[JobId, ...] = ()
     begins_from: str = ""
     duration_s: float = 0.0
@@ -342,10 +352,35 @@ class JobSpec:
         _require(len(self.views) <= VIEWS_MAX, "views", len(self.views), f"at most {VIEWS_MAX}")
         for view in self.views:
             checked_name(view, "a view")
+        self._check_reads()
         _require(len(set(self.after)) == len(self.after) <= AFTER_MAX, "after", len(self.after), f"<= {AFTER_MAX} jobs")
         if self.begins_from:
             checked_name(checkpoint_named(self.begins_from)[0], "what a job begins from")
         _require(0 <= self.duration_s <= DURATION_S_MAX, "duration_s", self.duration_s, f"0 to {DURATION_S_MAX:g}")
+
+    def _check_reads(self) -> None:
+        _require(len(self.reads) <= READS_MAX, "reads", len(self.reads), f"at most {READS_MAX}")
+        for name in self.reads:
+            if name.startswith(RELEASE_READ):
+                named = bool(_SHA256.fullmatch(name.removeprefix(RELEASE_READ)))
+                _require(named, "reads", name, f"{RELEASE_READ}HASH, 64 letters of 0-9 and a-f")
+            else:
+                checked_name(checkpoint_named(name)[0], "what a job reads")
+        if self.evaluates:
+            job, step = checkpoint_named(self.evaluates)
+            checked_name(job, "what a job evaluates")
+            _require(step is not None, "evaluates", self.evaluates, "JOB@STEP")
+
+    @property
+    def jobs_read(self) -> tuple[JobId, ...]:
+        """Returns the jobs whose checkpoints its ranks read beside what it begins from, each once."""
+        named = [name for name in (*self.reads, self.evaluates) if name and not name.startswith(RELEASE_READ)]
+        return tuple(dict.fromkeys(JobId(checkpoint_named(name)[0]) for name in named))
+
+    @property
+    def reads_releases(self) -> bool:
+        """Returns whether its ranks read files of releases."""
+        return any(name.startswith(RELEASE_READ) for name in self.reads)
 
     @property
     def secrets(self) -> tuple[SecretName, ...]:

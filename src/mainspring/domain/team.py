@@ -46,7 +46,7 @@ class Team:
         dollars_max: The most it may spend in `budget_days`, or None for no limit.
         budget_days: Length of the budget's sliding window.
         order: In which order its own jobs are taken.
-        open: Whether whoever may read anything may read its jobs.
+        open: Whether whoever may read anything may read its jobs and datasets.
         jobs_max: The most jobs that have not ended of the team and those below it, or None for the lab's default.
         bytes_max: The most bytes of recordings that its people and those below have sent and that are in no dataset
             yet, or None for the lab's default.
@@ -170,8 +170,9 @@ class Right(str, Enum):
     RANK_JOBS = "change the priority of jobs"
     HOLD_TEAMS = "pause and resume teams"
     HOLD_FLEET = "pause and resume clusters, close and open nodes"
-    READ_RECORDINGS = "see what recordings arrived"
-    SEND_RECORDINGS = "send recordings"
+    READ_RECORDINGS = "see datasets, and what recordings arrived"
+    SEND_RECORDINGS = "send recordings, begin datasets"
+    GIVE_DATASETS = "give datasets to a team, or to everybody"
     SET_TEAMS = "place a team, or change it"
     USE_SECRETS = "give jobs secrets of their team, or of one above"
     LIST_SECRETS = "list names of secrets"
@@ -216,8 +217,9 @@ RIGHTS: Mapping[tuple[Right, Whose], frozenset[TeamRole]] = {
     (Right.RANK_JOBS, Whose.TEAM): frozenset((TeamRole.ADMIN, TeamRole.OPERATOR)),
     (Right.HOLD_TEAMS, Whose.TEAM): frozenset((TeamRole.ADMIN, TeamRole.OPERATOR)),
     (Right.HOLD_FLEET, Whose.LAB): frozenset((TeamRole.ADMIN, TeamRole.OPERATOR)),
-    (Right.READ_RECORDINGS, Whose.ANY): EVERYBODY,
-    (Right.SEND_RECORDINGS, Whose.ANY): frozenset((TeamRole.MEMBER, TeamRole.ADMIN)),
+    (Right.READ_RECORDINGS, Whose.TEAM): EVERYBODY,
+    (Right.SEND_RECORDINGS, Whose.TEAM): frozenset((TeamRole.MEMBER, TeamRole.ADMIN)),
+    (Right.GIVE_DATASETS, Whose.TEAM): frozenset((TeamRole.ADMIN,)),
     (Right.SET_TEAMS, Whose.TEAM): frozenset((TeamRole.ADMIN,)),
     (Right.USE_SECRETS, Whose.TEAM): frozenset((TeamRole.MEMBER, TeamRole.ADMIN)),
     (Right.LIST_SECRETS, Whose.TEAM): frozenset((TeamRole.MEMBER, TeamRole.ADMIN, TeamRole.AUDITOR)),

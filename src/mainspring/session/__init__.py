@@ -7,7 +7,7 @@ name.
 from mainspring.domain.goodput import TimeUse
 from mainspring.domain.wire import EXIT_PREEMPTED, Part, Then
 from mainspring.session.blocks import Block
-from mainspring.session.join import join, open_view_store
+from mainspring.session.join import join, open_named_store, open_view_store
 from mainspring.session.restore import ArraySpec, Region, Restored
 from mainspring.session.session import Session
 
@@ -22,5 +22,6 @@ __all__ = [
     "Then",
     "TimeUse",
     "join",
+    "open_named_store",
     "open_view_store",
 ]

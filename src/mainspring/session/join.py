@@ -13,7 +13,7 @@ import time
 from types import FrameType
 from typing import TYPE_CHECKING, final
 
-from mainspring.domain.errors import InvalidMessage, NotAllowed, Unavailable
+from mainspring.domain.errors import InvalidMessage, NotAllowed, NotFound, Unavailable
 from mainspring.domain.ports import Backoff
 from mainspring.domain.wire import VIEWS_SUFFIX, StoreCredentials, ViewRefused, ViewWanted
 from mainspring.session.line import AgentConnection
@@ -78,9 +78,36 @@ def open_view_store(url: str, view: str) -> ObjectStore:
     return open_store(url, held.current().options, held.current)
 
 
+def open_named_store(url: str) -> ObjectStore:
+    """Returns the object store at `url`, for a program to read the checkpoints and releases that its job names.
+
+    Where the lab's agents alone hold credentials, this gives those for what the job's spec names under `reads` and
+    `evaluates`: with them that can be read, with the views that it names, and reports of what it evaluates be kept;
+    nothing else can be read or written. They are renewed as those of `open_view_store` are. Elsewhere, without an
+    agent, and for a job that names nothing, whose program has credentials of its own, it is `objects.open_store`.
+
+    Args:
+        url: Where the store is.
+
+    Raises:
+        NotAllowed: The job's team may not read what it names, or the store refuses.
+        Unavailable: The agent does not answer.
+    """
+    from mainspring.objects import open_store  # A program that reads nothing does without.
+
+    path = os.environ.get(SOCKET_VARIABLE, "")
+    if not path or not os.path.exists(path + VIEWS_SUFFIX):
+        return open_store(url)
+    try:
+        held = _ViewCredentials(path + VIEWS_SUFFIX, "")
+    except NotFound:
+        return open_store(url)
+    return open_store(url, held.current().options, held.current)
+
+
 @final
 class _ViewCredentials:
-    """Credentials for a view, renewed by a thread for as long as the process lives."""
+    """Credentials for a view, or for all that the job names, renewed by a thread for as long as the process lives."""
 
     def __init__(self, path: str, view: str) -> None:
         self._path = path
@@ -101,7 +128,7 @@ class _ViewCredentials:
             try:
                 self._now = self._asked()
                 tries = 0
-            except (NotAllowed, Unavailable, InvalidMessage):
+            except (NotAllowed, NotFound, Unavailable, InvalidMessage):
                 tries += 1
 
     def _asked(self) -> StoreCredentials:
@@ -112,7 +139,8 @@ class _ViewCredentials:
         finally:
             line.close()
         if isinstance(answer, ViewRefused):
-            raise NotAllowed("read a view", on=self._view, got=answer.reason)
+            kind = NotFound if answer.unnamed and not self._view else NotAllowed
+            raise kind("read a view" if self._view else "read a checkpoint", on=self._view, got=answer.reason)
         return answer
 
 

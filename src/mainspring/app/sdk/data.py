@@ -127,6 +127,7 @@ class DataVerbs(AnnotationVerbs):
         if self.joined in where and self.joined not in joined:
             ids = data.episode_table(self.store, version, ["id"])["id"].to_pylist()
             joined[self.joined] = data.annotation_table(self.store, ids)
+        self._begin(dataset)
         return data.select(self.store, version, where, dataset=dataset, joined=joined)
 
     def merge(self, names: Sequence[str], dataset: str) -> data.Version:
@@ -136,6 +137,7 @@ class DataVerbs(AnnotationVerbs):
             names: NAMEs, two or more.
             dataset: The dataset it becomes a version of.
         """
+        self._begin(dataset)
         return self._publish(self.store, data.merged(self.store, names, dataset=dataset))
 
     def split(self, name: str, fraction: float, *, by: str = "id", dataset: str = "") -> SplitReport:
@@ -158,6 +160,7 @@ class DataVerbs(AnnotationVerbs):
         joined = {"side": sides.episodes.select(["id", "held_out"])}
 
         def frozen(where: str, side: str) -> data.Version:
+            self._begin(f"{dataset}-{side}")
             made = data.Origin(kind="split", detail=f"{side}: {fraction:g} held out, by {by}")
             return data.select(self.store, version, where, dataset=f"{dataset}-{side}", joined=joined, origin=made)
 

@@ -73,6 +73,7 @@ class IntakeVerbs:
         chosen = self._recipe(recipe)
         if not sources:
             raise InvalidInput("take recordings in", got="no source", wanted="files, folders or addresses")
+        self._begin(dataset)
         said = options or data.IngestOptions()
         with data.opened_sources(sources, self._staging(), recipe=chosen, options=said) as opened:
             return data.ingest_units(
@@ -120,6 +121,7 @@ class IntakeVerbs:
                 kept_back(error)
                 return data.resolve(store, dataset)  # Only what a version is compared with can keep a gate closed.
 
+        self._begin(dataset)
         ended = stop or threading.Event()
         watched = partial(
             data.watch,
@@ -190,6 +192,18 @@ class IntakeVerbs:
         """
         with self._lab.client() as client:
             client.set_recipe(dataset, Path(path).read_bytes())
+
+    def _begin(self, dataset: str) -> None:
+        """Tells the lab's server of a dataset that may begin here: it is its beginner's team's then.
+
+        Only where this home shares the object store of a server elsewhere: all of its own server is its owner's.
+
+        Raises:
+            NotFound: The name is that of a dataset which whoever works here may not read.
+            NotAllowed: They may not add to it.
+        """
+        if self._lab.elsewhere and self._lab.home.config().objects:
+            self._lab.begin_dataset(checked_name(dataset, "dataset"))
 
     def _staging(self) -> data.StagingOptions:
         """Returns where what lies elsewhere is put while it is read; stores' settings are those of their own tools."""

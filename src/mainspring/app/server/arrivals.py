@@ -83,6 +83,10 @@ class Inboxes:
             with reported("receive a recording", str(path)), whole_file(path) as file:
                 file.write(encode(counted))
 
+    def has(self, dataset: str) -> bool:
+        """See `control.api_arrivals.Arrivals`."""
+        return (self.folder / checked_name(dataset, "dataset")).is_dir()
+
     def claimed(self) -> Sequence[RecordingClaim]:
         """See `control.api_arrivals.Arrivals`."""
         with self._claiming:

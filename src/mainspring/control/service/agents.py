@@ -8,7 +8,6 @@ from types import MappingProxyType
 
 import sqlalchemy as sa
 
-from mainspring.checkpoint import job_folder
 from mainspring.control.service.secrets import secrets_named, with_secrets
 from mainspring.control.service.traces.telling import parent_of
 from mainspring.control.store.holdings import (
@@ -36,32 +35,26 @@ from mainspring.control.store.restores.postings import posting
 from mainspring.control.store.schema import agents, allocations, attempts, events, jobs
 from mainspring.control.store.secrets import SecretKeys
 from mainspring.control.store.settings import Settings
-from mainspring.control.store.store import Store
 from mainspring.control.store.tokens import Caller, peers_secret
-from mainspring.data.views.places import golden_folder, view_key
 from mainspring.domain.errors import Conflict, InvalidMessage, NotFound, Unavailable, nearest
 from mainspring.domain.goodput import TimeUse
-from mainspring.domain.ids import AllocationId, JobId
-from mainspring.domain.job import JobKind, JobSpec, checkpoint_named
+from mainspring.domain.ids import AllocationId
+from mainspring.domain.job import JobKind, JobSpec
 from mainspring.domain.life import AttemptState, ended
 from mainspring.domain.plan import Grant
 from mainspring.domain.release import Unknown
 from mainspring.domain.wire import (
-    CredentialsWanted,
     Heartbeat,
     HeartbeatReply,
     LeadEvent,
     Orders,
     Register,
     RoleOrders,
-    StoreCredentials,
-    ViewCredentialsWanted,
 )
 from mainspring.domain.wire.events.attempts import LeadNamedEvent
 from mainspring.domain.wire.events.leads import ResultEvent, UnknownWordEvent
 from mainspring.domain.wire.telemetry import TRACEPARENT_VARIABLE, place_of_attempt
 from mainspring.domain.wire.tickets import SERVICE_SECRET
-from mainspring.objects import BLOBS, Access, Grants
 
 ADDRESS_LENGTH_MAX = 255
 PROFILE_FRESH_S = 30.0  # A wish is told with each heartbeat for so long; by then a lead that lives has heard it.
@@ -220,51 +213,6 @@ def _orders(connection: sa.Connection, attempt: AttemptRecord, agent: int, gang:
         peers_secret=peers_secret(rules.key, attempt.id),
         store_credentials=rules.store_credentials,
     )
-
-
-def granted(
-    store: Store, call: CredentialsWanted | ViewCredentialsWanted, caller: Caller, grants: Grants | None
-) -> StoreCredentials:
-    """Returns credentials for an attempt's part of the object store, or for a view that its job names.
-
-    Raises:
-        NotFound: No such allocation or view, or the server gives none.
-        MainspringError: The token is not the attempt's, or the store refuses, or does not answer.
-    """
-    view, tried = call.view if isinstance(call, ViewCredentialsWanted) else "", "get credentials of the object store"
-    with store.read() as connection:
-        attempt = posting(connection, call.allocation, caller).attempt
-        caller.require_attempt(attempt.id, tried)
-        if grants is None:
-            raise NotFound(tried, got="a server without objects_role")
-        access = store_access(connection, attempt, view)
-    return grants.grant(access, holder=f"{attempt.id}.{view}" if view else attempt.id)
-
-
-def store_access(connection: sa.Connection, attempt: AttemptRecord, view: str = "") -> Access:
-    """Returns what an attempt does with the object store; of it all, it reads what its job names.
-
-    Args:
-        view: Which its ranks want to read, with the checkpoint that their job begins from; "" for what its agents do.
-
-    Raises:
-        NotFound: Its job does not name the view.
-    """
-    spec = specs(connection, [attempt.job])[attempt.job]
-    begins_from, _ = checkpoint_named(spec.begins_from)
-    reads = (job_folder(JobId(begins_from)),) if begins_from else ()
-    if not view:
-        code = (spec.code.key,) if spec.code.key else ()
-        return Access(writes=(job_folder(attempt.job),), reads=reads, objects=code)
-    if view not in spec.views:
-        raise NotFound(
-            "read a view",
-            on=view[:80],
-            got=f"a job that names {len(spec.views)} others" if spec.views else "a job that names none",
-            wanted="one that its spec names under 'views'",
-            next_step="ms run --view VIEW",
-        )
-    return Access(reads=(*reads, golden_folder(view)), objects=(view_key(view),), named=(BLOBS,))
 
 
 def _granted(connection: sa.Connection, attempt: AttemptRecord, gang: _Gang, roles: int) -> list[Grant]:

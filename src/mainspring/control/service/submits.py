@@ -12,6 +12,8 @@ import sqlalchemy as sa
 
 from mainspring.control.service.limits import require_room_for_jobs
 from mainspring.control.service.machines import KnownMachines
+from mainspring.control.service.stored.access import require_jobs_read
+from mainspring.control.service.stored.owners import DatasetOwners
 from mainspring.control.store.audit import Deed, note_all
 from mainspring.control.store.ledger import StateWriter
 from mainspring.control.store.records import (
@@ -93,14 +95,28 @@ class _Asked:
         return dict.fromkeys(submit.spec.team for submit in self.submits)
 
 
+@dataclass(frozen=True, slots=True)
+class SubmitChecks:
+    """What requests for jobs are held against, beside the jobs and teams that there are.
+
+    Args:
+        machines: What clusters have.
+        keys: What secrets are kept under: a job that names one that cannot be read is refused.
+        owners: Whose the lab's data is: nor may a job name what its submitter may not read.
+    """
+
+    machines: KnownMachines
+    keys: SecretKeys
+    owners: DatasetOwners
+
+
 @final
 class Submits:
     """Takes jobs: checks every part of a request, then writes all of it or nothing. Used by many threads.
 
     Args:
-        machines: What clusters have.
+        checks: What they are held against.
         dice: Draws ids.
-        keys: What secrets are kept under: a job that names one that cannot be read is refused.
         wake: Told that there is something to plan.
         settings: The users that jobs run as, by team, and what may wait.
     """
@@ -108,19 +124,19 @@ class Submits:
     def __init__(
         self,
         store: Store,
-        machines: KnownMachines,
+        checks: SubmitChecks,
         clock: Clock,
         dice: Dice,
-        keys: SecretKeys,
         wake: Callable[[], None],
         *,
         settings: Settings,
     ) -> None:
         self._run_as = settings.run_as
         self._limits = settings.limits
-        self._keys = keys
+        self._keys = checks.keys
+        self.owners = checks.owners
         self._together = Together(store, self._write)
-        self.machines = machines
+        self.machines = checks.machines
         self.fresh = FreshWrites()
         self._clock = clock
         self._dice = dice
@@ -134,7 +150,8 @@ class Submits:
 
         Raises:
             NotAllowed: The caller is not, or there is no user that a team's jobs run as.
-            NotFound: There is no such team, a job one comes after is not known, or a secret that one names.
+            NotFound: There is no such team, a job one comes after is not known, or a secret that one names; or the
+                caller may not read a dataset or view that one names.
             ImpossibleJob: No cluster could ever run one.
             Unavailable: A secret that one names cannot be read.
             Conflict: A key made a job of another spec, or stands here twice.
@@ -171,12 +188,21 @@ class Submits:
             raise error
         self._require_named(connection, [Submit(spec=spec)], caller)
 
-    def _asked(self, submits: Sequence[Submit], caller: Caller) -> _Asked | InvalidInput:
+    def require_data(self, spec: JobSpec, caller: Caller) -> None:
+        """Returns if somebody may have jobs read the data that a spec names; asks the object store.
+
+        Raises:
+            MainspringError: See `submit`.
+        """
+        self.owners.require_named([spec], caller)
+
+    def _asked(self, submits: Sequence[Submit], caller: Caller) -> _Asked | MainspringError:
         texts = [text_of(submit.spec) for submit in submits]
         try:
             for submit, text in zip(submits, texts, strict=True):
                 _require_short(submit, len(text.encode()))
-        except InvalidInput as error:
+            self.owners.require_named((one.spec for one in submits), caller)
+        except MainspringError as error:
             return error
         impossible = self.machines.impossible_each([one.spec for one in submits])
         return _Asked(submits=submits, texts=texts, caller=caller, impossible=impossible)
@@ -221,8 +247,11 @@ class Submits:
 
     def _require_named(self, connection: sa.Connection, fresh: Sequence[Submit], caller: Caller) -> None:
         """Refuses jobs to come after, checkpoints and secrets that are not there for the caller."""
-        if any(one.spec.after or one.spec.begins_from for one in fresh):
+        if any(one.spec.after or one.spec.begins_from or one.spec.jobs_read for one in fresh):
             _require_jobs(connection, [one.spec for one in fresh], sight(connection, caller))
+        reading = {(one.spec.team, one.spec.reads, one.spec.evaluates): one.spec for one in fresh if one.spec.jobs_read}
+        for spec in reading.values():
+            require_jobs_read(connection, spec, "submit a job")
         for team, names in dict.fromkeys((one.spec.team, one.spec.secrets) for one in fresh):
             if names:
                 caller.require(connection, Right.USE_SECRETS, team)
@@ -356,8 +385,10 @@ def _require_jobs(connection: sa.Connection, fresh: Sequence[JobSpec], seen: fro
     """
     after = dict.fromkeys(job for spec in fresh for job in spec.after)
     sources = dict.fromkeys(JobId(checkpoint_named(spec.begins_from)[0]) for spec in fresh if spec.begins_from)
-    known: dict[JobId, JobRecord | RemovedJob] = {**removed_jobs(connection, [*after, *sources])}
-    known |= jobs_by_id(connection, [*after, *sources])
+    read = dict.fromkeys(job for spec in fresh for job in spec.jobs_read)
+    named = [*after, *sources, *read]
+    known: dict[JobId, JobRecord | RemovedJob] = {**removed_jobs(connection, named)}
+    known |= jobs_by_id(connection, named)
     hidden = {job for job, found in known.items() if seen is not None and found.team not in seen}
     for job in after:
         if job not in known or job in hidden:
@@ -366,6 +397,10 @@ def _require_jobs(connection: sa.Connection, fresh: Sequence[JobSpec], seen: fro
         if job in hidden:
             told = f"no checkpoint of {job[:80]!r}"
             raise NotFound("submit a job", on="field 'begins_from'", got=told, next_step="ms checkpoint ls")
+    for job in read:
+        if job in hidden:
+            told = f"no checkpoint of {job[:80]!r}"
+            raise NotFound("submit a job", on="field 'reads'", got=told, next_step="ms checkpoint ls")
 
 
 def _fresh(made: JobMade) -> FreshJob:

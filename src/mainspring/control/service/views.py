@@ -159,7 +159,7 @@ def _list_views(connection: sa.Connection, wanted: Sequence[JobId], now_s: float
 def _asked(spec: JobSpec) -> JobSpec:
     """Returns what a spec asks for, without what is long in it: a look at one job shows that."""
     roles = tuple(replace(role, command=role.command[:1], environment={}) for role in spec.roles)
-    return replace(spec, roles=roles, inputs=(), views=(), after=())
+    return replace(spec, roles=roles, inputs=(), views=(), reads=(), after=())
 
 
 def _holds(connection: sa.Connection, of: Iterable[JobRecord]) -> dict[JobId, Hold]:

@@ -7,7 +7,7 @@ deleted has `<number>.deleted.json` beside it, so that its number never means an
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -194,13 +194,14 @@ def datasets(store: ObjectStore) -> tuple[str, ...]:
     return tuple(dataset for dataset, numbers in logs(store).items() if numbers.alive)
 
 
-def newest_versions(store: ObjectStore) -> tuple[Version, ...]:
+def newest_versions(store: ObjectStore, *, seen: Callable[[str], bool] = lambda _: True) -> tuple[Version, ...]:
     """Returns the newest version of every dataset, in name order.
 
     Args:
         store: Where the catalog lies.
+        seen: Whether whoever asks may know of a dataset.
     """
-    alive = {dataset: numbers.alive for dataset, numbers in logs(store).items()}
+    alive = {dataset: numbers.alive for dataset, numbers in logs(store).items() if seen(dataset)}
     return _read_all(store, [version_key(dataset, numbers[-1]) for dataset, numbers in alive.items() if numbers])
 
 
@@ -225,21 +226,23 @@ def newest_version(store: ObjectStore, dataset: str) -> Version | None:
     return decode(Version, store.get(version_key(dataset, alive[-1]))) if alive else None
 
 
-def resolve(store: ObjectStore, name: str) -> Version:
+def resolve(store: ObjectStore, name: str, *, seen: Callable[[str], bool] = lambda _: True) -> Version:
     """Returns the version a name means.
 
     Args:
         store: Where the catalog lies.
         name: "dataset@3", or "dataset" for its newest.
+        seen: Whether whoever asks may know of a dataset: another is not there, nor named as near.
 
     Raises:
         InvalidInput: The name has another form.
         NotFound: There is no such dataset or version, or it was deleted.
     """
     place = place_of(name)
-    numbers = numbers_of(store, place.dataset)
+    numbers = numbers_of(store, place.dataset) if seen(place.dataset) else Numbers()
     if not numbers.alive:
-        raise NotFound("find a dataset", on=place.dataset, wanted=nearest(place.dataset, datasets(store)))
+        near = nearest(place.dataset, filter(seen, datasets(store)))
+        raise NotFound("find a dataset", on=place.dataset, wanted=near)
     if place.number in numbers.deleted:
         raise NotFound("find a version", on=name, got="deleted", wanted=f"another, {place.dataset}@{numbers.alive[-1]}")
     if place.number and place.number not in numbers.every:

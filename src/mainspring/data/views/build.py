@@ -36,7 +36,7 @@ from mainspring.data.views.manifest import (
     ViewShard,
     view_manifest,
 )
-from mainspring.data.views.places import view_key
+from mainspring.data.views.places import datasets_of_view, record_dataset, view_key
 from mainspring.data.views.ready import FrameMaker, ReadyEpisode
 from mainspring.data.views.shards import Records, ShardRecord, ShardWriter, held_episodes, shard_blobs
 from mainspring.data.views.summary import Summary, summary_from_bytes
@@ -108,6 +108,7 @@ def build_view(
     )
     view_id = _view_id(version, recipe, sides)
     if made := view_manifest(store, view_id):
+        _record_dataset(store, version, view_id)
         return made
     listed = _listed(store, version)
     held_out = pc.is_in(listed["id"], value_set=sides.ids_held_out)
@@ -146,12 +147,20 @@ def _publish(store: ObjectStore, version: Version, manifest: ViewManifest) -> No
     blobs = [blob for shard in shards for blob in shard_blobs(shard)]
     blobs += [part.episode_table for part in manifest.splits.values()]
     record_use(store, version.name, "view", manifest.id)
+    record_dataset(store, manifest.id, version.dataset)
     store.put_if_absent(view_key(manifest.id), encode(manifest))
     try:
         confirm(store, [blob.id for blob in blobs])
     except Unavailable:
         store.delete(view_key(manifest.id))
         raise
+
+
+def _record_dataset(store: ObjectStore, version: Version, view_id: str) -> None:
+    """Records that a view that is there is of a version's dataset too."""
+    known = datasets_of_view(store, view_id)
+    for dataset in (*known, version.dataset) if version.dataset not in known else ():
+        record_dataset(store, view_id, dataset)  # Of an older release's view all, so that none is forgotten.
 
 
 def _threads() -> int:

@@ -1,4 +1,16 @@
-"""Where a view lies in the object store, for whoever gives access to it: importing this loads nothing else."""
+"""Where a view lies in the object store, and of which datasets it is, for whoever gives access to it.
+
+Importing this loads no other room but `objects`.
+"""
+
+from __future__ import annotations
+
+import re
+
+from mainspring.objects import ObjectStore, checked_key
+
+_DATASETS = "datasets_of_views"
+_USE = re.compile(r"uses/([^/]+)/\d{6}/view/([^/]+)")
 
 
 def view_key(view_id: str) -> str:
@@ -17,3 +29,32 @@ def golden_folder(view_id: str) -> str:
         view_id: The view.
     """
     return f"golden/{view_id}"
+
+
+def record_dataset(store: ObjectStore, view_id: str, dataset: str) -> None:
+    """Records that a view is of a dataset. May be repeated; best done before the view exists.
+
+    Args:
+        store: Where it lies.
+        view_id: The view.
+        dataset: The dataset.
+    """
+    store.put_if_absent(f"{_DATASETS}/{view_id}/{dataset}", b"")
+
+
+def datasets_of_view(store: ObjectStore, view_id: str) -> tuple[str, ...]:
+    """Returns the datasets that a view is of, in order: several, where versions of theirs are equal.
+
+    Args:
+        store: Where it lies.
+        view_id: The view, whether it was built or not.
+
+    Raises:
+        InvalidInput: It cannot be the id of one.
+    """
+    folder = f"{_DATASETS}/{view_id}"
+    found = [seen.key.rpartition("/")[2] for seen in store.list(checked_key(folder, what="the id of a view"))]
+    if not found:  # Made by a release that only said which views a version has.
+        uses = [match for seen in store.list("uses") if (match := _USE.fullmatch(seen.key)) and match[2] == view_id]
+        found = sorted({match[1] for match in uses})
+    return tuple(found)

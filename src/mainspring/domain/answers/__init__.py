@@ -78,11 +78,13 @@ if TYPE_CHECKING:
         CandidateView,
         DatasetDetail,
         DatasetFreshness,
+        DatasetOwner,
         DatasetView,
         EpisodeCurve,
         EpisodeDetail,
         EpisodeView,
         LineageLink,
+        NewDatasetTeam,
         VersionView,
     )
     from mainspring.domain.answers.measured.samples import POINTS_MAX, SERIES_MAX, JobSamples, MetricSeries, RankTimes

@@ -1,4 +1,4 @@
-"""Calls about the lab's data, to look at it: what makes and changes it works on the object store itself."""
+"""Calls about the lab's data, to look at it, and whose it is: what makes it works on the object store itself."""
 
 # mypy: disable-error-code="empty-body"
 
@@ -23,6 +23,18 @@ class DatasetCalls:
     @route("GET", "/datasets/{dataset}", may=_READ, handler="datasets.one", operation="show_dataset", patient=True)
     def show_dataset(self, dataset: str) -> answers.DatasetDetail:
         """Shows a dataset: versions, candidates and what keeps them back, lineage, freshness."""
+
+    @route("PUT", "/datasets/{dataset}", may=Right.SEND_RECORDINGS, handler="datasets.owners.begin")
+    def begin_dataset(self, dataset: str) -> answers.DatasetOwner:
+        """Begins a dataset, which is the caller's team's then, and tells whose it is; one that is there stays so."""
+
+    @route("GET", "/datasets/{dataset}/team", may=_READ, handler="datasets.owners.of")
+    def dataset_team(self, dataset: str) -> answers.DatasetOwner:
+        """Tells whose a dataset is."""
+
+    @route("PUT", "/datasets/{dataset}/team", may=Right.GIVE_DATASETS, handler="datasets.owners.give")
+    def give_dataset(self, dataset: str, body: answers.NewDatasetTeam) -> answers.DatasetOwner:
+        """Gives a dataset to a team, or to everybody: who may not read it from then on does not find it."""
 
     @route(
         "GET", "/datasets/{dataset}/versions/{number}/episodes", may=_READ, handler="datasets.episodes", patient=True

@@ -116,7 +116,10 @@ class CredentialsWanted:
 
 @message("ViewCredentialsWanted")
 class ViewCredentialsWanted:
-    """An agent asks for what its ranks may read one view by, which their job's spec names."""
+    """An agent asks for what its ranks may read one view by, which their job's spec names.
+
+    `view` is "" for the checkpoints and releases that it names: never for what the agent itself may do.
+    """
 
     allocation: AllocationId
     view: str

@@ -266,16 +266,20 @@ class FetchFailed:
 
 @message("ViewWanted")
 class ViewWanted:
-    """Asks for credentials to read a view by, which the job's spec names: its first, or new ones before those end."""
+    """Asks for credentials to read a view by, which the job's spec names: its first, or new ones before those end.
+
+    `view` is "" for the checkpoints and releases that the spec names under `reads` and `evaluates`.
+    """
 
     view: str
 
 
 @message("ViewRefused")
 class ViewRefused:
-    """There are none for it."""
+    """There are none for it; `unnamed` where the job's spec names nothing of the kind."""
 
     reason: str
+    unnamed: bool = False
 
 
 @message("ResultReport")

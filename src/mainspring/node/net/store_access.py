@@ -9,7 +9,7 @@ import asyncio
 from typing import final
 
 from mainspring.domain import wire
-from mainspring.domain.errors import MainspringError, Unavailable
+from mainspring.domain.errors import MainspringError, NotFound, Unavailable
 from mainspring.domain.ids import AllocationId
 from mainspring.domain.ports import Backoff, Dice
 from mainspring.node.net.controller import ControllerClient
@@ -65,7 +65,7 @@ class StoreAccess:
         """Returns what ranks may read a view by; whoever gives it may be away for as long as it likes.
 
         Args:
-            view: The view.
+            view: The view; "" for the checkpoints and releases that their job names.
         """
         tries = 0
         while True:
@@ -76,7 +76,7 @@ class StoreAccess:
                 tries += 1
                 await asyncio.sleep(ASK_AGAIN.wait_s(tries, self._dice))
             except MainspringError as error:
-                return wire.ViewRefused(reason=str(error))
+                return wire.ViewRefused(reason=str(error), unnamed=isinstance(error, NotFound))
 
     def open(self, url: str) -> ObjectStore:
         """Returns the store, as far as it is open to the attempt.

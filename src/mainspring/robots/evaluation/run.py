@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mainspring.checkpoint import load
 from mainspring.data import View, open_view
-from mainspring.domain.errors import InvalidInput, NotFound
+from mainspring.domain.errors import InvalidInput, NotAllowed, NotFound
 from mainspring.domain.ids import JobId
 from mainspring.domain.wire import Detail, Part
 from mainspring.objects import ObjectStore
@@ -153,7 +153,7 @@ def _held_out_view(store: ObjectStore, facts: Detail, cache: Path) -> View | Non
         return None
     try:
         return open_view(store, view_id, cache, "holdout")
-    except NotFound:  # It holds nothing out, or was deleted.
+    except (NotFound, NotAllowed):  # It holds nothing out, was deleted, or is not open to who evaluates.
         return None
 
 

@@ -11,7 +11,9 @@ from mainspring.app.base.specs import duration_from
 from mainspring.app.cli.arguments import Json, LabContext
 from mainspring.app.render import data as look
 from mainspring.app.render.tables import show
+from mainspring.domain.answers import NewDatasetTeam
 from mainspring.domain.errors import InvalidInput
+from mainspring.domain.ids import TeamName
 
 app = typer.Typer()
 BRING_IN, LOOK, MAKE, KEEP = "Recordings in", "Look", "Versions and views", "Keep and let go"  # In help.
@@ -251,6 +253,32 @@ def gc(
     """
     report = context.obj.data.gc(grace_s=duration_from(grace) if grace else None, dry_run=dry_run)
     show(report, as_json=as_json, look=lambda: look.gc_look(report))
+
+
+@app.command("team", rich_help_panel=KEEP)
+def team(
+    context: LabContext,
+    name: Dataset,
+    to: Annotated[str, typer.Option(help="Give it to this team.", metavar="TEAM")] = "",
+    to_everybody: Annotated[bool, typer.Option("--to-everybody", help="Give it to everybody.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show whose a dataset is, or give it away: who may not read it then finds neither it nor its views.
+
+    Whoever begins a dataset gives it their team; what the lab's own people begin is everybody's.
+
+    Example: ms data team pick --to arms
+    """
+    if to and to_everybody:
+        raise InvalidInput("give a dataset", on=name, got="--to and --to-everybody", wanted="one of them")
+    lab = context.obj
+    if to or to_everybody:
+        owner = lab.give_dataset(name, NewDatasetTeam(team=TeamName(to) if to else None))
+    else:
+        owner = lab.dataset_team(name)
+    whose = f"of team {owner.team}" if owner.team else "everybody's"
+    by = f", by {owner.maker}" if owner.maker else ""
+    show(owner, as_json=as_json, look=lambda: f"{owner.name} is {whose}{by}.")
 
 
 def _frozen(version: data.Version) -> str:

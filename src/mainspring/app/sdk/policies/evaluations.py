@@ -123,7 +123,8 @@ class EvaluationVerbs:
         _check_own_file(environment, code)
         job, step = self._newest(checkpoint)
         words = [f"{job}@{step}", "--env", environment, "--starts", str(starts), "--seed", str(seed)]
-        made = self._lab.run(self._spec(f"evaluate-{job}", words, on, team), code=code)
+        spec = replace(self._spec(f"evaluate-{job}", words, on, team), evaluates=f"{job}@{step}")
+        made = self._lab.run(spec, code=code)
 
         def look(seen: JobView) -> None:
             progress(max(seen.step, 0))

@@ -14,13 +14,12 @@ from mainspring.domain.answers import ReleaseState
 from mainspring.domain.answers.policies.releases import artifact_key
 from mainspring.domain.errors import Conflict
 from mainspring.domain.ids import NAME_LENGTH_MAX
-from mainspring.domain.job import LAB, JobSpec, Tier
+from mainspring.domain.job import LAB, RELEASE_READ, JobSpec, Tier
 
 if TYPE_CHECKING:
     from mainspring.app.base.code import TakenCode
 
 SERVE = ("python", "-m", "mainspring", "serve")
-RELEASE = "release:"
 
 
 def replica_spec(
@@ -56,23 +55,23 @@ def replica_spec(
         NotFound: There is no such checkpoint or release.
         Conflict: The release is not published.
     """
-    command = [*SERVE, source, "--port", "0", *words]
-    if source.startswith(RELEASE):
-        command[len(SERVE)] = f"{RELEASE}{_released(lab, source.removeprefix(RELEASE))}"
+    command, reads = [*SERVE, source, "--port", "0", *words], ""
+    if source.startswith(RELEASE_READ):
+        reads = command[len(SERVE)] = f"{RELEASE_READ}{_released(lab, source.removeprefix(RELEASE_READ))}"
         command += ["--objects", lab.home.objects_url(lab.home.config())]
     if ":" not in source:
         found = CheckpointFinder(lab).steps(source)
         url = lab.home.objects_url(lab.home.config())
         follows = "--follow" in words and "@" not in source
-        command[len(SERVE)] = found.job if follows else f"{found.job}@{found.steps[0]}"
+        reads = command[len(SERVE)] = found.job if follows else f"{found.job}@{found.steps[0]}"
         command += ["--objects", url]
     taken = lab.take_code(code, on_code)
     if like is not None:
         role = dataclasses.replace(like.roles[0], command=tuple(command))
-        return dataclasses.replace(like, roles=(role, *like.roles[1:]), code=taken)
+        return dataclasses.replace(like, roles=(role, *like.roles[1:]), code=taken, reads=(reads,) if reads else ())
     called = name or re.sub("[^a-z0-9]+", "-", source.lower()).strip("-")[:NAME_LENGTH_MAX]
     spec = job(called, command, on=list(on), each=each, kind="service", team=team, tier=tier)
-    return dataclasses.replace(spec, code=taken)
+    return dataclasses.replace(spec, code=taken, reads=(reads,) if reads else ())
 
 
 def _released(lab: Lab, release: str) -> str:

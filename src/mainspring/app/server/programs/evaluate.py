@@ -20,7 +20,6 @@ from mainspring.data import open_view
 from mainspring.domain.errors import InvalidInput
 from mainspring.domain.ids import JobId
 from mainspring.domain.job import checkpoint_named
-from mainspring.objects import open_store
 from mainspring.robots.arm import ACTION_NAMES, STATE_NAMES
 from mainspring.robots.closed_loop import drive
 from mainspring.robots.environments.metaworld import PLACES, TOLD_STATE_NAMES, MetaWorldPlaces
@@ -29,7 +28,7 @@ from mainspring.robots.evaluation.acting import actor_of
 from mainspring.robots.evaluation.cells import play_cells
 from mainspring.robots.evaluation.keeping import keep_evaluation
 from mainspring.robots.evaluation.run import EvaluationRequest, evaluate
-from mainspring.session import Session, open_view_store
+from mainspring.session import Session, open_named_store, open_view_store
 from mainspring.session.jax_distributed import run
 from mainspring.train.evaluate import SAMPLES, TrainedPolicy, held_out_error, make_actor, policy_from
 
@@ -63,7 +62,7 @@ def _evaluate_one(words: argparse.Namespace, session: Session) -> None:
     job, step = checkpoint_named(words.checkpoint)
     if step is None:
         raise InvalidInput("evaluate a checkpoint", got=words.checkpoint, wanted="JOB@STEP")
-    store, total = open_store(words.objects), {"steps": float(words.starts)}
+    store, total = open_named_store(words.objects), {"steps": float(words.starts)}
     asked = EvaluationRequest(
         job=JobId(job), step=step, environment=words.env, starts=words.starts, seed=words.seed, by=session.job
     )

@@ -30,6 +30,7 @@ async def view_data(visit: Visit) -> Shown:
         rows.append(
             (
                 tables.text(one.name, link=data_path(one.name)),
+                tables.text(one.team or "everybody"),
                 tables.number(one.number, "d"),
                 tables.number(one.episodes, ",d"),
                 tables.span(one.seconds),
@@ -43,6 +44,7 @@ async def view_data(visit: Visit) -> Shown:
         )
     headings = (
         Heading(key="dataset", title="Dataset"),
+        Heading(key="team", title="Whose", spare=True),
         Heading(key="version", title="Version", right=True),
         Heading(key="episodes", title="Episodes", right=True),
         Heading(key="seconds", title="Time", right=True, spare=True),

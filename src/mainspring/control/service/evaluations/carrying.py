@@ -170,4 +170,5 @@ def spec_of(rule: EvaluationRuleView, trained: JobId, step: int, views: tuple[st
         roles=roles,
         begins_from=checkpoint,
         views=spec.views or views,
+        evaluates=checkpoint,
     )

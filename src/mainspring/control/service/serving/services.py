@@ -78,6 +78,7 @@ class Services:
             LimitReached: There are too many.
         """
         now_s, spec = self._clock.now_s(), asked.spec
+        self._submits.require_data(spec, caller)
         with self._store.write() as connection:
             self._submits.require(connection, spec, caller)
             if service_named(connection, spec.name) is not None:
@@ -172,6 +173,7 @@ class Services:
             Conflict: Another update is under way.
         """
         now_s, spec = self._clock.now_s(), asked.spec
+        self._submits.require_data(spec, caller)
         with self._store.write() as connection:
             service = _named(connection, name, caller)
             caller.require(connection, Right.STEER_JOBS, service.team, owner=service.owner)

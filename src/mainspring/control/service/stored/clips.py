@@ -14,6 +14,7 @@ from typing import final
 
 import sqlalchemy as sa
 
+from mainspring.control.service.stored.owners import DatasetOwners
 from mainspring.control.store.robots import records
 from mainspring.control.store.store import Store
 from mainspring.control.store.tokens import LAB_ITSELF, Caller
@@ -59,21 +60,28 @@ class Clips:
 
     Args:
         store: Where robots are.
+        owners: Whose the datasets are that they are for.
         objects_url: Where it is kept.
         did: Notes what somebody did.
     """
 
-    def __init__(self, store: Store, objects_url: str, did: Callable[[Caller, str, str], None]) -> None:
+    def __init__(
+        self, store: Store, owners: DatasetOwners, objects_url: str, did: Callable[[Caller, str, str], None]
+    ) -> None:
         self._robots = store
+        self._owners = owners
         self._objects_url = objects_url
         self._did = did
 
     def tell(self, dataset: str, told: ClipCatalog, caller: Caller = LAB_ITSELF) -> ClipsAsked:
         """Keeps what a robot tells of its clips, and returns which of them somebody asked for.
 
+        The dataset is one of the robot's team, or everybody's; one that begins with this is its team's.
+
         Raises:
             InvalidInput: A clip cannot be one, or there are too many.
             NotAllowed: The caller speaks for none of these robots, or not for all of them.
+            NotFound: The dataset is another team's.
         """
         checked_name(dataset, "dataset")
         if len(told.clips) > CLIPS_TOLD_MAX:
@@ -84,6 +92,7 @@ class Clips:
         with self._robots.read() as connection:
             for robot in named:
                 _require_voice(connection, robot, caller)
+        self._owners.begin_for(dataset, named, caller)
         store = self._store
 
         def keep(clip: ClipEntry) -> None:
@@ -100,7 +109,7 @@ class Clips:
     def every(
         self, caller: Caller = LAB_ITSELF, *, dataset: str | None = None, robot: str | None = None, limit: int = 50
     ) -> tuple[ClipView, ...]:
-        """Returns clips, newest first.
+        """Returns clips for datasets that the caller may read, newest first.
 
         Args:
             dataset: Only those for this dataset.
@@ -108,7 +117,7 @@ class Clips:
             limit: At most so many.
         """
         store = self._store
-        found = self._keys(dataset, robot)[-min(limit, CLIPS_LISTED_MAX) :]
+        found = self._keys(dataset, robot, caller)[-min(limit, CLIPS_LISTED_MAX) :]
         asked = {seen.key.rpartition("/")[2] for seen in store.list("clips_asked")}
 
         def view(key: str) -> ClipView:
@@ -128,12 +137,14 @@ class Clips:
             wanted: Their ids, or how these begin.
 
         Raises:
-            NotFound: There is no such clip, or several.
+            NotFound: There is no such clip for the caller, or several.
+            NotAllowed: The caller may not add to its dataset.
             InvalidInput: An id cannot be one, or there are too many.
         """
         if not 0 < len(wanted.ids) <= CLIPS_TOLD_MAX:
             raise InvalidInput("ask for clips", got=f"{len(wanted.ids)}", wanted=f"1 to {CLIPS_TOLD_MAX}")
-        known = {key.rpartition("-")[2].removesuffix(".json"): key.split("/")[2] for key in self._keys(None, None)}
+        keys = self._keys(None, None, caller)
+        known = {key.rpartition("-")[2].removesuffix(".json"): key for key in keys}
         found = []
         for id in wanted.ids:
             if not re.fullmatch(rf"[0-9a-f]{{{PREFIX_MIN},64}}", id):
@@ -143,15 +154,19 @@ class Clips:
                 got = f"{len(meant)} that begin so"
                 raise NotFound("find a clip", on=id, got=got, wanted="one", next_step="ms data clips")
             found += meant
+        for dataset in sorted({known[id].split("/")[1] for id in found}):
+            self._owners.begin(dataset, caller, there=True)
         for id in found:
-            self._store.put_if_absent(f"clips_asked/{known[id]}/{id}", b"")
+            self._store.put_if_absent(f"clips_asked/{known[id].split('/')[2]}/{id}", b"")
             self._did(caller, "ask for a clip", id)
         return ClipsAsked(ids=tuple(found))
 
-    def _keys(self, dataset: str | None, robot: str | None) -> Sequence[str]:
-        """Returns the keys of clips, oldest first."""
+    def _keys(self, dataset: str | None, robot: str | None, caller: Caller) -> Sequence[str]:
+        """Returns the keys of clips that somebody may know of, oldest first."""
+        seen = self._owners.seen_by(caller)
         keys = [seen.key for seen in self._store.list("clips" if dataset is None else f"clips/{dataset}")]
         told = [match for key in keys if (match := _KEY.fullmatch(key)) and robot in (None, match[2])]
+        told = [match for match in told if seen(match[1])]
         return [match[0] for match in sorted(told, key=lambda match: (match[3], match[4]))]
 
     @property

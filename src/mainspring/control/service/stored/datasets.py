@@ -8,14 +8,16 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
+from itertools import islice
 from math import isfinite
 from threading import BoundedSemaphore, Lock
 from typing import Any, final
 
 from mainspring import data  # Loads its names when they are used: a server that shows none needs none.
+from mainspring.control.service.stored.owners import DatasetOwners
 from mainspring.control.store.tokens import LAB_ITSELF, Caller
 from mainspring.domain import answers
 from mainspring.domain.codec import from_plain
@@ -40,21 +42,23 @@ class Datasets:
     """What may be asked of data. Used by many threads.
 
     Args:
+        owners: Whose it is.
         objects_url: Where it is.
     """
 
-    def __init__(self, objects_url: str) -> None:
+    def __init__(self, owners: DatasetOwners, objects_url: str) -> None:
+        self.owners = owners
         self._objects_url = objects_url
 
     def every(self, caller: Caller = LAB_ITSELF) -> tuple[answers.DatasetView, ...]:
-        """Returns every dataset, in order of name.
+        """Returns every dataset that the caller may read, in order of name.
 
         Raises:
             Unavailable: The object store does not answer, or this server reads no data.
         """
         with _readable():
             store = self._store
-            published = _published(store)
+            published, teams = _published(store), self.owners.teams()
             return tuple(
                 answers.DatasetView(
                     name=one.dataset,
@@ -67,26 +71,27 @@ class Datasets:
                     versions=one.number,
                     candidates=len(data.candidates(store, one.dataset)),
                     published_s=published.get(one.name),
+                    team=teams.get(one.dataset),
                 )
-                for one in data.newest_versions(store)
+                for one in data.newest_versions(store, seen=self.owners.seen_by(caller))
             )
 
     def one(self, dataset: str, caller: Caller = LAB_ITSELF) -> answers.DatasetDetail:
         """Returns a dataset.
 
         Raises:
-            NotFound: There is none of that name.
+            NotFound: There is none of that name for the caller.
             Unavailable: See `every`.
         """
         with _readable():
-            store = self._store
-            newest, published = data.resolve(store, dataset.partition("@")[0]), _published(store)
+            store, seen = self._store, self.owners.seen_by(caller)
+            newest, published = data.resolve(store, dataset.partition("@")[0], seen=seen), _published(store)
             fresh = data.freshness(store, newest)
             waiting = [data.candidate(store, newest.dataset, id) for id in data.candidates(store, newest.dataset)]
             return answers.DatasetDetail(
                 name=newest.dataset,
                 versions=tuple(
-                    _version(one, published.get(one.name))
+                    _version(one, published.get(one.name), seen)
                     for one in reversed(data.versions(store, newest.dataset)[-VERSIONS_MAX:])
                 ),
                 columns={column.name: tuple(column.names) for column in newest.features.columns},
@@ -100,12 +105,13 @@ class Datasets:
                     for one in waiting[:CANDIDATES_MAX]
                 ),
                 lineage=(
-                    *(_link(one, -1) for one in data.ancestors(store, newest)[:LINKS_MAX]),
-                    *(_link(one, 1) for one in data.descendants(store, newest)[:LINKS_MAX]),
+                    *_links(data.ancestors(store, newest), -1, seen),
+                    *_links(data.descendants(store, newest), 1, seen),
                 ),
                 freshness=answers.DatasetFreshness(
                     episodes=fresh.episodes, median_s=fresh.median_s, late_s=fresh.late_s, max_s=fresh.max_s
                 ),
+                team=self.owners.teams().get(newest.dataset),
             )
 
     def episodes(
@@ -114,11 +120,11 @@ class Datasets:
         """Returns episodes of a version, in order of id.
 
         Raises:
-            NotFound: There is no such version.
+            NotFound: There is no such version for the caller.
             Unavailable: See `every`.
         """
         with _readable():
-            table = data.episode_table(self._store, self._version(dataset, number)).slice(skip, limit)
+            table = data.episode_table(self._store, self._version(dataset, number, caller)).slice(skip, limit)
             return tuple(map(_episode, _rows(table)))
 
     def episode(
@@ -127,11 +133,11 @@ class Datasets:
         """Returns an episode with the curves of its columns.
 
         Raises:
-            NotFound: There is no such version, or no such episode in it.
+            NotFound: There is no such version for the caller, or no such episode in it.
             Unavailable: See `every`.
         """
         with _readable():
-            version = self._version(dataset, number)
+            version = self._version(dataset, number, caller)
             row = self._row(version, episode)
             curves = data.episode_curves(self._store, row, version.features, points=points)
             return answers.EpisodeDetail(
@@ -151,16 +157,16 @@ class Datasets:
                 ),
             )
 
-    def pictures(self, dataset: str, number: str, episode: str) -> bytes:
+    def pictures(self, dataset: str, number: str, episode: str, caller: Caller = LAB_ITSELF) -> bytes:
         """Returns pictures of an episode as PNG.
 
         Raises:
-            NotFound: There is no such version or episode, or it has no video.
+            NotFound: There is no such version or episode for the caller, or it has no video.
             TooManyRequests: Others' pictures are being decoded.
             Unavailable: They cannot be decoded, or not in time.
         """
         with _readable():
-            version = self._version(dataset, number)
+            version = self._version(dataset, number, caller)
             row = self._row(version, episode)
         if not row.videos:
             raise NotFound("show pictures of an episode", on=row.id[:12], got="an episode without cameras")
@@ -206,10 +212,10 @@ class Datasets:
     def _store(self) -> ObjectStore:
         return _open(self._objects_url)
 
-    def _version(self, dataset: str, number: str) -> Any:
+    def _version(self, dataset: str, number: str, caller: Caller) -> Any:
         if not number.isascii() or not number.isdigit() or len(number) > 9:
             raise InvalidInput("find a version", got=repr(number[:40]), wanted="its number, such as 3")
-        return data.resolve(self._store, f"{dataset}@{int(number)}")
+        return data.resolve(self._store, f"{dataset}@{int(number)}", seen=self.owners.seen_by(caller))
 
     def _row(self, version: Any, episode: str) -> Any:
         ids = data.episode_table(self._store, version, ["id"])["id"].to_pylist()
@@ -240,7 +246,7 @@ def _published(store: ObjectStore) -> dict[str, float]:
     return found
 
 
-def _version(one: Any, published_s: float | None) -> answers.VersionView:
+def _version(one: Any, published_s: float | None, seen: Callable[[str], bool]) -> answers.VersionView:
     return answers.VersionView(
         name=one.name,
         number=one.number,
@@ -250,9 +256,9 @@ def _version(one: Any, published_s: float | None) -> answers.VersionView:
         seconds=one.seconds,
         size_bytes=one.size_bytes,
         lossy=one.lossy,
-        parent=one.parent,
+        parent=one.parent if seen(_dataset(one.parent)) else "",
         origin=_origin(one.origin),
-        inputs=one.origin.inputs,
+        inputs=tuple(name for name in one.origin.inputs if seen(_dataset(name))),
         waivers=tuple(f"{waiver.gate}, by {waiver.by}: {waiver.reason}" for waiver in one.waivers),
         published_s=published_s,
     )
@@ -262,8 +268,15 @@ def _origin(origin: Any) -> str:
     return f"{origin.kind}: {origin.detail}" if origin.detail else str(origin.kind)
 
 
-def _link(link: Any, turn: int) -> answers.LineageLink:
-    return answers.LineageLink(of=link.of, kind=link.kind, id=link.id, depth=turn * link.depth)
+def _links(links: Sequence[Any], turn: int, seen: Callable[[str], bool]) -> Iterator[answers.LineageLink]:
+    """Yields links, but for those that name what may not be read, nearest first."""
+    shown = (link for link in links if seen(_dataset(link.of)) and (link.kind != "version" or seen(_dataset(link.id))))
+    for link in islice(shown, LINKS_MAX):
+        yield answers.LineageLink(of=link.of, kind=link.kind, id=link.id, depth=turn * link.depth)
+
+
+def _dataset(version: str) -> str:
+    return version.partition("@")[0]
 
 
 def _rows(table: Any) -> Sequence[Any]:

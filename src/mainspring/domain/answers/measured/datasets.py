@@ -5,11 +5,39 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mainspring.domain.codec import message
+from mainspring.domain.ids import TeamName
+
+
+@message("DatasetOwner")
+class DatasetOwner:
+    """Whose a dataset is.
+
+    Args:
+        team: Whose people may read it, with those of the teams above; None for everybody's.
+        maker: Who began it, or gave it to them; "" for what was there before.
+        made_s: When, 0 for then.
+    """
+
+    name: str
+    team: TeamName | None = None
+    maker: str = ""
+    made_s: float = 0.0
+
+
+@message("NewDatasetTeam")
+class NewDatasetTeam:
+    """Which team a dataset is to be of, None for everybody's."""
+
+    team: TeamName | None = None
 
 
 @message("DatasetView")
 class DatasetView:
-    """A dataset's newest version, and how many there are; `candidates` wait because a gate is closed to them."""
+    """A dataset's newest version, and how many there are; `candidates` wait because a gate is closed to them.
+
+    Args:
+        team: Whose it is, None for everybody's.
+    """
 
     name: str
     number: int
@@ -21,6 +49,7 @@ class DatasetView:
     versions: int = 1
     candidates: int = 0
     published_s: float | None = None
+    team: TeamName | None = None
 
 
 @message("VersionView")
@@ -84,7 +113,10 @@ class DatasetFreshness:
 
 @message("DatasetDetail")
 class DatasetDetail:
-    """A dataset: its versions, newest first, what waits, and of the newest version where it came from and went."""
+    """A dataset: its versions, newest first, what waits, and of the newest version where it came from and went.
+
+    Other datasets are named as far as whoever asks may read them.
+    """
 
     name: str
     versions: tuple[VersionView, ...]
@@ -93,6 +125,7 @@ class DatasetDetail:
     candidates: tuple[CandidateView, ...] = ()
     lineage: tuple[LineageLink, ...] = ()
     freshness: DatasetFreshness | None = None
+    team: TeamName | None = None
 
 
 @message("EpisodeView")

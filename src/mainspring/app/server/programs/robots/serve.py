@@ -235,9 +235,9 @@ def _opened(words: argparse.Namespace) -> _Source:
 
 
 def _released(words: argparse.Namespace, kind: str, place: str) -> ServedPolicy:
-    from mainspring.objects import open_store  # See `_trained`.
-    from mainspring.robots.serving.policies.released import load_release, load_slot
+    from mainspring.robots.serving.policies.released import load_release, load_slot  # See `_trained`.
     from mainspring.robots.serving.policies.trained import BATCH_MAX
+    from mainspring.session import open_named_store
     from mainspring.session.jax_distributed import keep_compiled
 
     keep_compiled(words.cache)
@@ -245,7 +245,7 @@ def _released(words: argparse.Namespace, kind: str, place: str) -> ServedPolicy:
     if kind == "slot":
         return load_slot(Path(place), tokenizer=words.tokenizer, batch_max=batch_max)
     with tempfile.TemporaryDirectory(prefix="mainspring-release-") as folder:
-        store = open_store(_objects(words))
+        store = open_named_store(_objects(words))
         return load_release(store, place, Path(folder), tokenizer=words.tokenizer, batch_max=batch_max)
 
 
@@ -263,11 +263,12 @@ def _trained(words: argparse.Namespace) -> _Source:
     if step_text and (words.follow or not step_text.isdecimal()):
         wanted = "JOB, to follow it" if words.follow else "JOB@STEP, the step a number"
         raise InvalidInput("find a policy", on=words.source, got=f"step {step_text}", wanted=wanted)
-    from mainspring.objects import open_store  # Who serves a function needs neither a store nor JAX.
+    # Who serves a function needs neither a store nor JAX.
     from mainspring.robots.serving.policies.trained import BATCH_MAX, load_policy, newest_step
+    from mainspring.session import open_named_store
     from mainspring.session.jax_distributed import keep_compiled
 
-    store, job = open_store(url), JobId(name)
+    store, job = open_named_store(url), JobId(name)
     newest = partial(newest_step, store, job)
 
     def load(step: int, rest: Callable[[], object] | None = None) -> ServedPolicy:

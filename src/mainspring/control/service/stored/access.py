@@ -1,0 +1,169 @@
+"""What attempts may do with the object store, and the credentials that they get for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import sqlalchemy as sa
+
+from mainspring.checkpoint import job_folder
+from mainspring.control.service.stored.owners import DatasetOwners, member_of
+from mainspring.control.store.records import AttemptRecord, jobs_by_id, removed_jobs, specs
+from mainspring.control.store.restores.postings import posting
+from mainspring.control.store.store import Store
+from mainspring.control.store.tokens import Caller, covered, sight
+from mainspring.data.views.places import golden_folder, view_key
+from mainspring.domain.answers.policies.releases import ARTIFACTS
+from mainspring.domain.errors import NotAllowed, NotFound
+from mainspring.domain.ids import JobId, TeamName
+from mainspring.domain.job import JobSpec, checkpoint_named
+from mainspring.domain.wire import CredentialsWanted, StoreCredentials, ViewCredentialsWanted
+from mainspring.objects import BLOBS, Access, Grants
+
+VIEWS_OPENED_MAX = 2  # Beside checkpoints in one session; see `READS_MAX`. An evaluation reads one.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What is asked for, and the views that are to be read besides, as far as whoever asks may.
+
+    Args:
+        team: Whose job it is.
+        needed: Whether each view is, so that one that may not be read is refused.
+    """
+
+    access: Access
+    holder: str
+    team: TeamName
+    views: Sequence[str] = ()
+    needed: bool = True
+
+
+def granted(
+    store: Store,
+    call: CredentialsWanted | ViewCredentialsWanted,
+    caller: Caller,
+    *,
+    grants: Grants | None,
+    owners: DatasetOwners,
+) -> StoreCredentials:
+    """Returns credentials for an attempt's part of the object store, for a view that its job names, or for all that
+    its ranks are to read of checkpoints and releases.
+
+    Args:
+        grants: Gives them, None for a server that gives none.
+        owners: Whose the data is: of a view that is another team's by now nobody gets any.
+
+    Raises:
+        NotFound: No such allocation or view, the job names nothing to be read, or the server gives none.
+        NotAllowed: The token is not the attempt's, the job's team may not read what is named, or the store refuses.
+        Unavailable: The store does not answer.
+    """
+    tried = "get credentials of the object store"
+    with store.read() as connection:
+        attempt = posting(connection, call.allocation, caller).attempt
+        caller.require_attempt(attempt.id, tried)
+        if grants is None:
+            raise NotFound(tried, got="a server without objects_role")
+        asked = _asked(connection, attempt, call)
+    views = asked.views
+    if asked.needed:
+        for view in views:
+            owners.require_view(view, asked.team)
+    else:
+        views = owners.readable_views(views, asked.team)
+    return grants.grant(_with_views(asked.access, views), holder=asked.holder)
+
+
+def _asked(
+    connection: sa.Connection, attempt: AttemptRecord, call: CredentialsWanted | ViewCredentialsWanted
+) -> _Asked:
+    spec, team = specs(connection, [attempt.job])[attempt.job], jobs_by_id(connection, [attempt.job])[attempt.job].team
+    begins_from, _ = checkpoint_named(spec.begins_from)
+    begun = (job_folder(JobId(begins_from)),) if begins_from else ()
+    if isinstance(call, CredentialsWanted):
+        code = (spec.code.key,) if spec.code.key else ()
+        access = Access(writes=(job_folder(attempt.job),), reads=begun, objects=code)
+        return _Asked(access=access, holder=attempt.id, team=team)
+    if not call.view:
+        access, views = _named(connection, spec, begun), spec.views or _views_of(connection, spec.evaluates)
+        return _Asked(
+            access=access, holder=f"{attempt.id}.reads", team=team, views=views[:VIEWS_OPENED_MAX], needed=False
+        )
+    if call.view not in spec.views:
+        raise NotFound(
+            "read a view",
+            on=call.view[:80],
+            got=f"a job that names {len(spec.views)} others" if spec.views else "a job that names none",
+            wanted="one that its spec names under 'views'",
+            next_step="ms run --view VIEW",
+        )
+    return _Asked(access=Access(reads=begun), holder=f"{attempt.id}.{call.view}", team=team, views=(call.view,))
+
+
+def _named(connection: sa.Connection, spec: JobSpec, begun: tuple[str, ...]) -> Access:
+    """Returns what ranks may do with the checkpoints and releases that their spec names: read, and of the step that
+    they evaluate keep reports.
+
+    Raises:
+        NotFound: It names none.
+        NotAllowed: The job's team may not.
+    """
+    if not spec.reads and not spec.evaluates:
+        raise NotFound(
+            "read a checkpoint",
+            got="a job that names none",
+            wanted="one that its spec names under 'reads' or 'evaluates'",
+            next_step="credentials of its own, as secrets of its team",
+        )
+    require_jobs_read(connection, spec, "read a checkpoint")
+    job, step = checkpoint_named(spec.evaluates)
+    return Access(
+        writes=(f"{job_folder(JobId(job))}/evaluations/{step}",) if job else (),
+        reads=tuple(dict.fromkeys((*map(job_folder, spec.jobs_read), *begun))),
+        named=(ARTIFACTS,) if spec.reads_releases else (),
+    )
+
+
+def require_jobs_read(connection: sa.Connection, spec: JobSpec, attempted: str) -> None:
+    """Returns if people of a spec's team may read the jobs that it reads, and add to the one that it evaluates.
+
+    What no job made is an import: they are everybody's.
+
+    Raises:
+        NotAllowed: They may not.
+    """
+    known = {job: one.team for job, one in removed_jobs(connection, spec.jobs_read).items()}
+    known |= {job: one.team for job, one in jobs_by_id(connection, spec.jobs_read).items()}
+    member = member_of(spec.team)
+    readable, own = sight(connection, member), covered(connection, member)
+    evaluated = checkpoint_named(spec.evaluates)[0]
+    for job, theirs in known.items():
+        some = own if job == evaluated else readable
+        if some is not None and theirs not in some:
+            raise NotAllowed(
+                attempted,
+                on=f"job {job}",
+                got=f"one that people of team {spec.team!r} may not {'add to' if job == evaluated else 'read'}",
+                wanted="one of the team, or of one below",
+                next_step="run it for a team that may: --team TEAM",
+            )
+
+
+def _views_of(connection: sa.Connection, checkpoint: str) -> tuple[str, ...]:
+    """Returns the views that the job of a checkpoint names, as far as it is known still."""
+    job = JobId(checkpoint_named(checkpoint)[0])
+    found = specs(connection, [job]) if job in jobs_by_id(connection, [job]) else {}
+    return found[job].views if found else ()
+
+
+def _with_views(access: Access, views: Sequence[str]) -> Access:
+    if not views:
+        return access
+    return replace(
+        access,
+        reads=(*access.reads, *map(golden_folder, views)),
+        objects=(*access.objects, *map(view_key, views)),
+        named=(*access.named, BLOBS),
+    )
