@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0029"
-down_revision = "0027"
+down_revision = "0028"
 
 _LETTERS = 500  # Of a reason, as long as they may be: of four bytes each they fit into an entry of the index.
 _WAITS = sa.text("limit_name IS NOT NULL")
