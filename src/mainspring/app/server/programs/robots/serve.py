@@ -223,8 +223,10 @@ def _opened(words: argparse.Namespace) -> _Source:
         )  # Who serves another policy needs no PyTorch.
 
         source = _Source(policy=open_lerobot(Path(rest), batch_max=words.batched or 1))
-    elif kind in ("release", "slot") and rest:
-        source = _Source(policy=_released(words, kind, rest))
+    elif kind == "release" and rest:
+        source = _Source(policy=_released(words, rest))
+    elif kind == "slot" and rest:
+        source = _Source(policy=_in_slot(words, Path(rest)))
     elif rest:
         named = function_named(words.source)
         source = _Source(policy=FunctionPolicy(named, name=words.source, batch_max=words.batched))
@@ -234,19 +236,26 @@ def _opened(words: argparse.Namespace) -> _Source:
     return source
 
 
-def _released(words: argparse.Namespace, kind: str, place: str) -> ServedPolicy:
-    from mainspring.robots.serving.policies.released import load_release, load_slot  # See `_trained`.
+def _released(words: argparse.Namespace, sha256: str) -> ServedPolicy:
+    from mainspring.robots.serving.policies.released import load_release  # See `_trained`.
     from mainspring.robots.serving.policies.trained import BATCH_MAX
     from mainspring.session import open_named_store
     from mainspring.session.jax_distributed import keep_compiled
 
     keep_compiled(words.cache)
-    batch_max = words.batched or BATCH_MAX
-    if kind == "slot":
-        return load_slot(Path(place), tokenizer=words.tokenizer, batch_max=batch_max)
     with tempfile.TemporaryDirectory(prefix="mainspring-release-") as folder:
+        batch_max = words.batched or BATCH_MAX
         store = open_named_store(_objects(words))
-        return load_release(store, place, Path(folder), tokenizer=words.tokenizer, batch_max=batch_max)
+        return load_release(store, sha256, Path(folder), tokenizer=words.tokenizer, batch_max=batch_max)
+
+
+def _in_slot(words: argparse.Namespace, folder: Path) -> ServedPolicy:
+    from mainspring.robots.serving.policies.released import load_slot  # See `_trained`.
+    from mainspring.robots.serving.policies.trained import BATCH_MAX
+    from mainspring.session.jax_distributed import keep_compiled
+
+    keep_compiled(words.cache)
+    return load_slot(folder, tokenizer=words.tokenizer, batch_max=words.batched or BATCH_MAX)
 
 
 def _objects(words: argparse.Namespace) -> str:
