@@ -14,7 +14,7 @@ from mainspring.robots.environments.port import EnvironmentFacts, EpisodeStart, 
 from mainspring.robots.evaluation.acting import actor_of, chosen_robot
 from mainspring.robots.evaluation.playing import LANES, Observations, play
 from mainspring.train.evaluate import TrainedPolicy, make_actor, tokenizer_of
-from mainspring.train.models.shapes import ImageRecipe, Policy, PolicyRecipe, Signature, VlaKind
+from mainspring.train.models.shapes import ImageRecipe, Policy, PolicyRecipe, Signature, VlaKind, VlaRecipe
 from mainspring.train.policy import model_of, statistics_of_robot, unit_statistics
 from mainspring.train.recipe import recipe_named
 from mainspring.train.robots import DataRecipe, KnownRobot, RobotRecipe, SourceRecipe
@@ -62,7 +62,7 @@ def facts_of(state: int, action: int, *cameras: str) -> EnvironmentFacts:
 
 def seen_by(facts: EnvironmentFacts, *, edge: int = EDGE) -> Observations:
     dice, cameras = np.random.default_rng(7), len(facts.cameras)
-    state, before = np.float32(dice.normal(size=(2, LANES, len(facts.state_names))))
+    state, before = dice.normal(size=(2, LANES, len(facts.state_names))).astype(np.float32)
     images = dice.integers(0, 256, (LANES, cameras, edge, edge, 3), np.uint8) if cameras else None
     return Observations(state=state, before=before, tasks=("wave",) * LANES, images=images)
 
@@ -129,6 +129,7 @@ def test_camera_that_the_robot_lacks_is_black_and_masked_as_in_training() -> Non
 
 @pytest.mark.slow
 def test_prompt_that_tells_the_state_tells_that_of_the_robot_alone() -> None:
+    assert isinstance(VLA, VlaRecipe)
     shape = replace(VLA, kind=VlaKind.PI05, image=None, prompt_length=64, relative_actions=False, horizon=4)
     policy, facts = policy_of(shape, (ARM, HAND), tokenizer="bytes"), facts_of(2, 2)
     seen, own = seen_by(facts), statistics_of_robot(policy.statistics, 1)
