@@ -128,21 +128,28 @@ def waiting_why(picture: LatestPlan, told: Why) -> Why:
         picture: The last plan.
         told: What the store says; it stands for a job that the plan did not weigh.
     """
-    for wait in picture.plan.waits:
-        if told.job in wait.jobs:
-            place = wait.jobs.index(told.job)
-            return replace(
-                told,
-                plan=picture.plan.number,
-                summary=wait.reason,
-                limit=wait.limit,
-                candidates=wait.considered,
-                where=wait.where,
-                short_by=wait.short_by,
-                start_s=wait.start_s[place],
-                exact=place < wait.exact,
-            )
-    return told
+    number = _waits_of(picture).get(told.job)
+    if number is None:
+        return told
+    wait = picture.plan.waits[number]
+    place = wait.jobs.index(told.job)
+    return replace(
+        told,
+        plan=picture.plan.number,
+        summary=wait.reason,
+        limit=wait.limit,
+        candidates=wait.considered,
+        where=wait.where,
+        short_by=wait.short_by,
+        start_s=wait.start_s[place],
+        exact=place < wait.exact,
+    )
+
+
+@lru_cache(maxsize=1)
+def _waits_of(picture: LatestPlan) -> Mapping[JobId, int]:
+    """Returns which of a plan's waits each job is in: looked up once for each picture."""
+    return {job: number for number, wait in enumerate(picture.plan.waits) for job in wait.jobs}
 
 
 def remedies(picture: LatestPlan, job: JobId) -> tuple[Remedy, ...]:

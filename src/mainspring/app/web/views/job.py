@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from mainspring.app.render.events import event_words, notable
@@ -23,6 +24,7 @@ from mainspring.domain.team import Right
 from mainspring.domain.wire.events.leads import CheckpointDurableEvent
 
 RANKS_MAX = 2_000  # A browser draws more only slowly; those that are not like the rest come first.
+_ID = re.compile("job-[a-z0-9]{12}")
 _EVERY_S = 5  # A job that runs tells its steps without any event.
 _FIRST_ERROR = ("rank_exited", "hang", "agent_lost", "checkpoint_failed")
 
@@ -31,9 +33,9 @@ async def view_job(visit: Visit) -> Shown:
     """Returns the page of a job."""
     name = visit.request.path_params["job"]
     try:
-        job = await visit.lab.status(name)
-        events = await visit.lab.job_events(job.id, newest=True, limit=LIST_MAX)
-        job = await visit.lab.status(job.id)  # Read after its events: what is followed comes after both.
+        known = name if _ID.fullmatch(name) else (await visit.lab.status(name)).id
+        events = await visit.lab.job_events(known, newest=True, limit=LIST_MAX)
+        job = await visit.lab.status(known)  # Read after its events: what is followed comes after both.
         why = await visit.lab.why(job.id, remedies=visit.asked("remedies") == "1")
     except Refusal as refusal:
         if refusal.status != NOT_FOUND:
