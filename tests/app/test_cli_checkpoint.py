@@ -14,6 +14,7 @@ from typer.testing import CliRunner, Result
 
 from mainspring.app.cli.checkpoint import app
 from mainspring.app.sdk.lab import Lab, job
+from mainspring.app.sdk.policies.services import replica_spec
 from mainspring.checkpoint import load
 from mainspring.checkpoint.safetensors import SafetensorsSource
 from mainspring.domain.errors import Conflict, DamagedData, InvalidInput, NotFound
@@ -234,3 +235,12 @@ def test_an_import_that_would_hide_a_job_of_its_name_is_refused(lab: Lab, tmp_pa
         with pytest.raises(Conflict, match=f"the name of {view.id}"):
             shelf.run("import", str(tmp_path / "out"), "--job", taken)
     assert shelf.json("ls", "train")[0]["job"] == view.id
+
+
+def test_specs_of_replicas_name_the_checkpoint_that_they_read(saved: Shelf) -> None:
+    cases = (("job-1@10", (), "job-1@10"), ("job-1", (), "job-1@20"), ("job-1", ("--follow",), "job-1"))
+    for source, words, reads in cases:
+        assert replica_spec(saved.lab, source, words).reads == (reads,)
+    served = replica_spec(saved.lab, "job-1", name="pick")
+    assert replica_spec(saved.lab, "job-1@10", like=served).reads == ("job-1@10",)
+    assert replica_spec(saved.lab, "mine:act", like=served).reads == ()

@@ -107,6 +107,6 @@ def test_the_policy_server_itself_reads_its_release_by_such_a_session(
     def said() -> str:
         return b"".join(lab.logs(id)).decode()
 
-    until(lambda: "serving release:" in said() or ended(lab.status(id).state), "it to serve or end", wait_s=WAIT_S)
-    assert "serving release:" in said(), said()
+    until(lambda: "serving pick@3 on" in said() or ended(lab.status(id).state), "it to serve or end", wait_s=WAIT_S)
+    assert "serving pick@3 on" in said(), said()
     lab.stop(id)

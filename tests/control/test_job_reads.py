@@ -85,9 +85,10 @@ def test_jobs_name_checkpoints_that_their_submitter_and_their_team_may_read(team
         with pytest.raises(NotAllowed, match="people of team 'arms' may not"):
             control.submit(Submit(spec=spec), lab)
     control.people.set_team(Team(name=VISION, parent=TeamName(LAB), open=True))
-    control.submit(Submit(spec=teams.spec("mine", team=ARMS, reads=(theirs,))), arms)
-    with pytest.raises(NotAllowed, match="may not add to"):  # Reports would be kept with another team's checkpoint.
-        control.submit(Submit(spec=teams.spec("mine", team=ARMS, evaluates=f"{theirs}@7")), arms)
+    for named in ({"reads": (theirs,)}, {"evaluates": f"{theirs}@7"}):
+        control.submit(Submit(spec=replace(teams.spec("mine", team=ARMS), **named)), arms)
+    with pytest.raises(NotAllowed, match="may not add to"):  # Its report would be kept with another team's checkpoint.
+        _ranks_get(teams, teams.spec("mine", team=ARMS, evaluates=f"{theirs}@7"), _Given())
 
 
 def test_a_team_that_is_open_no_more_is_read_no_more(teams: World) -> None:

@@ -117,7 +117,7 @@ def _named(connection: sa.Connection, spec: JobSpec, begun: tuple[str, ...]) -> 
             wanted="one that its spec names under 'reads' or 'evaluates'",
             next_step="credentials of its own, as secrets of its team",
         )
-    require_jobs_read(connection, spec, "read a checkpoint")
+    require_jobs_read(connection, spec, "read a checkpoint", keeps=True)
     job, step = checkpoint_named(spec.evaluates)
     return Access(
         writes=(f"{job_folder(JobId(job))}/evaluations/{step}",) if job else (),
@@ -126,10 +126,13 @@ def _named(connection: sa.Connection, spec: JobSpec, begun: tuple[str, ...]) -> 
     )
 
 
-def require_jobs_read(connection: sa.Connection, spec: JobSpec, attempted: str) -> None:
-    """Returns if people of a spec's team may read the jobs that it reads, and add to the one that it evaluates.
+def require_jobs_read(connection: sa.Connection, spec: JobSpec, attempted: str, *, keeps: bool = False) -> None:
+    """Returns if people of a spec's team may read the jobs that it reads.
 
     What no job made is an import: they are everybody's.
+
+    Args:
+        keeps: Whether they must be allowed to add to the one that it evaluates, too: to keep a report with it.
 
     Raises:
         NotAllowed: They may not.
@@ -138,7 +141,7 @@ def require_jobs_read(connection: sa.Connection, spec: JobSpec, attempted: str) 
     known |= {job: one.team for job, one in jobs_by_id(connection, spec.jobs_read).items()}
     member = member_of(spec.team)
     readable, own = sight(connection, member), covered(connection, member)
-    evaluated = checkpoint_named(spec.evaluates)[0]
+    evaluated = checkpoint_named(spec.evaluates)[0] if keeps else ""
     for job, theirs in known.items():
         some = own if job == evaluated else readable
         if some is not None and theirs not in some:
