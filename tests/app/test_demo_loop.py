@@ -187,7 +187,6 @@ def agent_says(arm: ArmSite, journal: Journal) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_arm_fails_is_shown_how_and_keeps_both_as_clips_of_its_own(tmp_path: Path) -> None:
     worlds = {Place.TABLE: metaworld_table(), Place.SHELF: metaworld_shelf()}
     with lazy_policy() as port:
@@ -219,6 +218,7 @@ def test_arm_fails_is_shown_how_and_keeps_both_as_clips_of_its_own(tmp_path: Pat
     assert (tally.target, tally.episodes, tally.successes) == (TARGET, 2, 0)  # What was shown counts for nobody.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "told"),
     [

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +122,20 @@ def test_a_slot_gives_the_chunks_of_the_release_in_it(tmp_path: Path) -> None:
     assert found.facts.name == "pick@3"
     wanted = CheckpointPolicy(trained, name="job@1", batch_max=2).infer([SEEN])
     np.testing.assert_allclose(found.infer([SEEN]), wanted, atol=1e-6)
+
+
+@pytest.mark.timeout(300)
+def test_the_program_serves_a_slot_under_the_name_of_its_release(tmp_path: Path) -> None:
+    store = open_store("memory://")
+    slot = _slot(store, _released(store, trained_of("plain")), tmp_path)
+    command = [sys.executable, "-m", "mainspring", "serve", f"slot:{slot}", "--port", "0", "--batched", "1"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as program:
+        assert program.stderr is not None
+        try:
+            told = next((line for line in program.stderr if line.startswith("serving")), "")
+        finally:
+            program.kill()
+    assert told.startswith("serving pick@3 on ws://127.0.0.1:")
 
 
 def test_a_slot_with_another_byte_or_without_a_file_is_not_served(tmp_path: Path) -> None:
