@@ -98,6 +98,13 @@ def publish(served: Served, image: bytes) -> None:
     served.publish(image, name="image", files=(file,), image=True, gates=(), lineage=lineage, fits=Embodiment())
 
 
+@pytest.fixture
+def panel(tmp_path: Path) -> Iterator[Panel]:
+    made = Panel(tmp_path / "panel")
+    yield made
+    shutil.rmtree(made.sockets, ignore_errors=True)
+
+
 def ended(device: subprocess.Popen[bytes]) -> None:
     device.terminate()
     with suppress(subprocess.TimeoutExpired):
@@ -114,8 +121,7 @@ def until(true: Callable[[], bool], what: Callable[[], object]) -> None:
         Event().wait(0.1)
 
 
-def test_swupdate_takes_an_image_end_to_end_and_fails_on_one_that_was_changed(served: Served, tmp_path: Path) -> None:
-    panel = Panel(tmp_path / "panel")
+def test_swupdate_takes_an_image_end_to_end_and_fails_on_one_that_was_changed(served: Served, panel: Panel) -> None:
     token = served.control.robots.invite(NewRobot(name="panel", plain=True)).secret
     publish(served, panel.image(b"hello\n"))
     served.control.robots.install("panel", NewInstallation(release="image"))
@@ -143,10 +149,9 @@ def test_swupdate_takes_an_image_end_to_end_and_fails_on_one_that_was_changed(se
     "restarts", [pytest.param(True, id="restarted"), pytest.param(False, id="downloading", marks=pytest.mark.soak)]
 )
 def test_swupdate_gives_up_what_was_cancelled_and_takes_the_next_image(
-    served: Served, tmp_path: Path, *, restarts: bool
+    served: Served, panel: Panel, *, restarts: bool
 ) -> None:
     """It looks whether it is to give up when it starts, and once a minute while a thin line brings the image."""
-    panel = Panel(tmp_path / "panel")
     token = served.control.robots.invite(NewRobot(name="panel", plain=True)).secret
     publish(served, panel.image(b"unwanted" * 400_000))
     served.control.robots.install("panel", NewInstallation(release="image"))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Route, expect
 
 from mainspring.app.base.calls import PAGES
 from mainspring.app.base.client import Client
@@ -131,6 +131,27 @@ def test_job_page_follows_its_job_while_the_server_restarts(browser: Browser, sh
         (gate / "go-20").touch()
         expect(seen.page.locator("h1 .badge")).to_contain_text("cancelled", timeout=WAIT_MS)
     assert "seen enough" in shared_lab.status(submitted.id).reason
+
+
+def test_page_that_was_on_its_way_closes_no_dialog_that_somebody_writes_in(browser: Browser, large: Client) -> None:
+    path = "/clusters/cluster-1/nodes/node-00011"
+    with watched(browser, large.page(path)) as seen:
+        held: list[Route] = []
+
+        def hold(route: Route) -> None:
+            held.append(route)
+
+        seen.page.route(f"**{path}", hold)
+        with seen.page.expect_request(f"**{path}"):
+            seen.page.evaluate("htmx.trigger('#live', 'changed')")
+        seen.page.get_by_role("button", name="Close", exact=True).click()
+        reason = seen.page.locator("#act-close input[name=reason]")
+        reason.fill("a fan")
+        with seen.page.expect_response(f"**{path}"):
+            held[0].continue_()
+        seen.page.wait_for_timeout(500.0)  # In which it would be swapped in.
+        expect(reason).to_be_visible()
+        expect(reason).to_have_value("a fan")
 
 
 def test_output_is_shown_as_text_searched_and_followed(browser: Browser, shared_lab: Lab) -> None:

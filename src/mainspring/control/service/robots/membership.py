@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from sys import intern
 from threading import Lock
 from typing import final
 from weakref import WeakKeyDictionary
@@ -44,7 +45,7 @@ class Membership:
         query = sa.select(rollouts.c.number, rollouts.c.plan).where(rollouts.c.number.in_(unread))
         for row in connection.execute(query) if unread else ():
             plan = read_text(RolloutPlan, row.plan)
-            known[row.number] = {robot: ring.name for ring in plan.rings for robot in ring.robots}
+            known[row.number] = {intern(robot): ring.name for ring in plan.rings for robot in ring.robots}
         seen = {number: known[number] for number in numbers}
         with self._lock:
             self._rings = dict(seen)
