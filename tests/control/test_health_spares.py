@@ -83,7 +83,7 @@ def test_cluster_is_told_what_it_lost_how_long_repairs_take_and_the_price(world:
     assert seen.repair_median_s is not None
     assert seen.repair_median_s == pytest.approx(2 * HOUR_S, rel=0.1)
     prices = world.control.fleet.seen()[seen.cluster].inventory
-    node = prices.nodes[0]
-    assert seen.dollars_per_hour == pytest.approx(2 * node.chips * prices.dollars_per_chip_hour.get(node.chip, 0.0))
+    price = prices.nodes[0].chips * prices.dollars_per_chip_hour[prices.nodes[0].chip]
+    assert seen.dollars_per_hour == pytest.approx(2 * price)
     with pytest.raises(NotFound, match="west"):
         care.spares.wanted(cluster="wset")

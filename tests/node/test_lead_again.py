@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,8 @@ from mainspring.objects import open_store
 from mainspring.simulator.nodes.leading import SLOW_STORE_S_MAX
 from tests.node.lead_agents import orders
 from tests.node.lead_cluster import Cluster
+from tests.node.program import AGREE, DIFFER
+from tests.node.rig import ATTEMPT, Rig
 
 JOB = JobId("job-1")
 
@@ -126,6 +129,31 @@ def test_node_that_stands_alone_again_where_no_other_is_left_ends_the_attempt_fo
     assert cluster.lead.outcome is AttemptState.LOST
     assert "computes otherwise than two that agree" in cluster.lead.reason
     assert "again on agent 2" in cluster.lead.reason
+
+
+@pytest.mark.slow
+@pytest.mark.soak
+def test_attempt_with_a_device_that_stands_alone_goes_on_on_a_spare_node_from_before_all_agreed(
+    make_rig: Callable[..., Rig], tmp_path: Path
+) -> None:
+    rig = make_rig(steps=100_000, agents=4, spares=1)
+    folder = tmp_path / f"meeting-{ATTEMPT}"
+    first = int(rig.wait_event(CheckpointDurableEvent.kind)["step"])
+    (folder / AGREE).touch()
+    rig.wait((folder / "agreed").exists, "word that all agree")
+    agreed = int((folder / "agreed").read_text())
+    rig.wait_event(CheckpointDurableEvent.kind, 2)
+    wrong = [int(one["step"]) for one in rig.of_kind(CheckpointDurableEvent.kind) if int(one["step"]) > agreed]
+    (folder / DIFFER).touch()
+    told = rig.wait_event(DevicesDifferEvent.kind)
+    assert (told["ranks"], told["nodes"], told["device"], told["agreed_step"]) == ("1", "n1", "device 0", agreed)
+    resumed = rig.wait_resumed(ranks=3, after=told)
+    assert resumed["source"] == "store"
+    assert first <= int(resumed["step"]) <= agreed
+    assert not [step for step in wrong if step <= int(resumed["step"])]
+    rig.wait_stepping(2)
+    others = {"n0", "n2", "n3"}
+    rig.wait(lambda: {one.node for one in rig.heartbeats[-1].ranks if one.alive} == others, "ranks on other nodes")
 
 
 def test_trusted_step_outlives_newer_ones_and_withdrawn_ones_are_gone(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from mainspring.train.inputs.fitting import Fitting
 from mainspring.train.inputs.measured import statistics_of
 from mainspring.train.inputs.sources import Sources
 from mainspring.train.models.shapes import Signature
-from mainspring.train.recipe import Recipe, changed
+from mainspring.train.recipe import GuardRecipe, Recipe, changed
 from mainspring.train.state.sharding import make_mesh, place_batch
 from mainspring.train.steps.again import Again, Look, Neighbours, Trials, check_of, compared, verdict
 from mainspring.train.steps.checks import Checks
@@ -161,6 +161,12 @@ def test_device_that_gives_two_answers_is_named_and_told_and_the_word_says_so(
     named = wire.StepTried(step=9, equal=False, again=True, ranks=(0,), device="device 0 of rank 0 (cpu)")
     assert desk.said(wire.StepTried) == [named, wire.StepTried(step=10, equal=False, again=True, ranks=(0,))]
     desk.close()
+
+
+def test_fleet_that_is_simulated_checks_as_often_as_recipes_do() -> None:
+    from mainspring.simulator.health.watchers import CHECK_STEPS
+
+    assert GuardRecipe().check_every == CHECK_STEPS
 
 
 def test_neighbours_are_not_asked_where_there_are_none_or_nobody_wants_it() -> None:
