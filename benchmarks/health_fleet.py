@@ -9,7 +9,8 @@ was wrong. `lemon_*`: nodes that fail 20 times as often, as told by rules; one t
 before it failed again is a lemon no more, and counts in `lemon_recall_of_all` alone. In 28 days one lemon in seven
 fails once at most, which nobody can tell from a sound node: `lemon_recall_most` is the part that failed twice or more.
 `badput_ratio`: node-time lost to faults, quarantine and spares, with health over without; `badput_ratio_replicated`
-the same if every wrong sum were in state that other ranks have too, for what they see is found and the rest is not.
+the same if every wrong sum were in state that other ranks have too, and `badput_ratio_unchecked` if no device computed
+its neighbour's rows: the part of wrong sums that is found that way is `FaultModel.checked`, with its reason.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ def main() -> None:
         ("badput_ratio_noticed_half", noticed(model, 0.5)),
         ("badput_ratio_noticed_twice", noticed(model, 2.0)),
         ("badput_ratio_replicated", replace(model, replicated=1.0)),
+        ("badput_ratio_unchecked", replace(model, checked=0.0)),
     ):
         some = [month(other, seed) for seed in OTHERS[: len(seeds)]]
         found[name] = round(figures(other, some)["badput_ratio"], 4)

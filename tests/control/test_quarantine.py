@@ -326,6 +326,36 @@ def test_what_the_runtime_knows_becomes_health_events(world: World) -> None:
         assert connection.execute(sa.select(sa.func.count()).select_from(health_events)).scalar_one() == len(told)
 
 
+def test_devices_that_compute_otherwise_become_health_events_fatal_where_that_is_certain(world: World) -> None:
+    job = world.submit(world.spec(replicas=2, attempts_max=4))
+    world.run(job)
+    node = next(iter(world.orders_of(job).values())).nodes[0]
+    known: dict[str, str | int | float] = {
+        "generation": 1,
+        "step": 250,
+        "ranks": "0",
+        "nodes": node,
+        "agreed_step": 249,
+    }
+    world.beat(
+        job,
+        ("devices_differ", {**known, "device": "device 3 of rank 0 (secret words)", "certain": True}),
+        ("devices_differ", {**known, "device": "device 5 of rank 0 (H100)", "again": True}),
+        ("devices_differ", {**known, "ranks": "0, 1", "nodes": f"{node}, other"}),
+    )
+    world.tick(2)
+    told = sorted((one.event for one in world.control.care.events()), key=lambda one: one.source.sequence)
+    assert [(one.check, one.fatal, one.scope.node, one.repair.value) for one in told] == [
+        ("sdc", True, node, "call people"),
+        ("sdc", False, node, "reset device"),
+    ]
+    assert [one.message.split(" c")[0].split(" did")[0] for one in told] == ["device 3", "device 5"]
+    assert not [one for one in told if "secret" in one.message]
+    health = world.control.care.node(world.job(job).attempts[-1].cluster, node).health
+    assert health is not None
+    assert health.state.value == "failed"
+
+
 def test_a_lead_that_is_not_heard_of_makes_its_node_suspect_until_it_speaks_again(world: World) -> None:
     job = world.submit(world.spec(replicas=1))
     world.run(job)

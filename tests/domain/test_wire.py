@@ -17,10 +17,12 @@ from mainspring.domain.release import RELEASE
 SRC = Path(wire.__file__).parents[2]
 RANK = "Hello NextGeneration StepReport SnapshotBegin SnapshotCommit RestoreRequest FetchPieces ResultReport"
 RANK += " Welcome StepReply SnapshotSlot RestorePlan PiecesFetched FetchFailed Done Piece Shard"
-RANK += " ViewWanted ViewRefused UpsetReport ServingReport ProfileWanted ProfileBegin ProfileSlot ProfileCommit"
+RANK += (
+    " ViewWanted ViewRefused UpsetReport StepTried ServingReport ProfileWanted ProfileBegin ProfileSlot ProfileCommit"
+)
 NODE = (
     "AgentJoin StandbyAllowed GenerationPrepared RankStarted RankExited RankLeft RankProgress RankResult SnapshotTaken"
-    " RankServing RankUpset TakeProfile ProfileKept"
+    " RankServing RankUpset RankTried TakeProfile ProfileKept"
 )
 NODE += (
     " StacksDumped ShareStored StoreFailed RestoreFailed AgentLeaving AgentDrained PrepareGeneration StartRanks LeaveAt"
@@ -45,7 +47,7 @@ PEOPLE += " JobSamples MetricSeries RankTimes PromiseDay PromiseView DatasetView
 PEOPLE += " DatasetOwner NewDatasetTeam"
 PEOPLE += " VersionView CandidateView LineageLink EpisodeView EpisodeCurve EpisodeDetail"
 PEOPLE += " Reason ClusterGlance ClusterMap FailedGlance Glance JobGlance QueueGlance RackView"
-PEOPLE += " NodeRepair MaintenanceWindow NewMaintenance NewVerdict RuleMeasured"
+PEOPLE += " NodeRepair MaintenanceWindow NewMaintenance NewVerdict RuleMeasured SparesView"
 PEOPLE += " NewPolicyRelease PolicyRelease ReleaseView Revocation SignedText TrustView"
 PEOPLE += " ClipCatalog ClipEntry ClipKept ClipView ClipsAsked Enrolled NewInstallation NewRobot NewRollout"
 PEOPLE += " RobotActionView RobotClaim RobotLabels RobotReport RobotToken RobotView RolloutEvent"

@@ -19,13 +19,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from mainspring.domain.wire import EXIT_PREEMPTED, Then
+from mainspring.domain.wire import EXIT_PREEMPTED, StepTried, Then
 from mainspring.session import Block, join
 from mainspring.session.session import Session
 
 ROWS, COLUMNS = 60, 100
 ODD_STEP = 7  # Where rank 1 of the first generation misbehaves, if it is asked to.
 LIE = "lie"
+AGREE, DIFFER = "agree", "differ"  # Files that have the first rank of the first generation say so of devices, once.
 SAVE_EVERY = 5  # Fixed, so that tests know what can be lost; other programs ask `snapshot_due`.
 
 
@@ -110,6 +111,23 @@ def replica(session: Session, folder: Path, step: int) -> Block:
     return Block.whole("weights", data, once=session.rank == 0, elsewhere=session.world_size > 1)
 
 
+def tell_of_devices(session: Session, folder: Path, step: int) -> None:
+    """Says that all agree, or that rank 1 stands alone; the step on which all agreed is left in a file."""
+    agreed = folder / "agreed"
+    for name in (AGREE, DIFFER):
+        if session.rank or session.generation != 1 or not (folder / name).exists():
+            continue
+        (folder / name).unlink()
+        if name == AGREE:
+            session.tried(StepTried(step=step, equal=True, agreed_step=step - 1))
+            agreed.with_suffix(".new").write_text(str(step - 1))
+            agreed.with_suffix(".new").replace(agreed)
+        else:
+            since = int(agreed.read_text())
+            told = StepTried(step=step, equal=False, ranks=(1,), device="device 0", certain=True, agreed_step=since)
+            session.tried(told)
+
+
 def flood() -> None:
     line = b"x" * 1023 + b"\n"
     while True:
@@ -127,6 +145,7 @@ def train(session: Session, meeting: Meeting, steps: int, pause_s: float, how: l
             misbehave(how)
         state = advanced(state, step, low)
         meeting.meet()
+        tell_of_devices(session, meeting.folder, step)
         threading.Event().wait(pause_s)
         session.report(step, {"loss": 1.0 / step})
         if step % SAVE_EVERY == 0 or step == steps or session.stop_requested:

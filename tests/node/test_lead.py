@@ -11,7 +11,8 @@ from mainspring.domain.ids import NodeName
 from mainspring.domain.life import AttemptState
 from mainspring.domain.wire.events import leads
 from mainspring.node.lead.effects import CoordinatorsUp, DurableSeen, Effect, Instant, Joined, Said, Tell, Tick
-from mainspring.node.lead.lead import GATHER_LIMIT_S, Lead, Phase
+from mainspring.node.lead.lead import GATHER_LIMIT_S, Lead
+from mainspring.node.lead.outbox import Phase
 from mainspring.node.lead.preparation import HOLDINGS_TOLD_MAX
 from tests.node.lead_agents import LEASE_S, MAIN, orders
 from tests.node.lead_cluster import Cluster

@@ -7,7 +7,7 @@ import pytest
 from mainspring.domain import wire
 from mainspring.domain.wire.events import leads
 from mainspring.node.lead.effects import Said
-from mainspring.node.lead.lead import Phase
+from mainspring.node.lead.outbox import Phase
 from tests.node.lead_agents import STEP_S, orders
 from tests.node.lead_cluster import Cluster
 

@@ -10,6 +10,7 @@ from mainspring.simulator.health.care import HealthAtWork
 from mainspring.simulator.health.faults import DAY_S, Drawn, Fault, FaultKind, FaultModel, draw_faults
 from mainspring.simulator.health.month import figures, month
 from mainspring.simulator.health.operation import LOST_S, Nobody, Operation, Watching
+from mainspring.simulator.health.watchers import CHECK_STEPS, STEPS_S
 
 SMALL = FaultModel(nodes=64, leaf_nodes=8, days=4.0, gangs=((1, 32), (3, 8), (1, 6)), blind=0.0)
 SPARES = SMALL.spares / SMALL.nodes
@@ -48,6 +49,14 @@ def test_corruption_costs_all_since_it_began_until_replicas_tell() -> None:
     seen = replace(SMALL, replicated=1.0)
     assert lost(wrong, watching=HealthAtWork(seen), model=seen) < 32 * 300.0
     assert lost(wrong) > 32 * 3_600.0
+
+
+def test_corruption_that_neighbours_see_costs_what_lies_between_two_checks() -> None:
+    wrong = crash(0, kind=FaultKind.CORRUPTION, stays=True)
+    seen = replace(SMALL, replicated=0.0, checked=1.0)
+    assert lost(wrong, watching=HealthAtWork(seen), model=seen) < 32 * (300.0 + CHECK_STEPS * STEPS_S[1])
+    unseen = replace(seen, checked=0.0)
+    assert lost(wrong, watching=HealthAtWork(unseen), model=unseen) == lost(wrong, model=unseen)
 
 
 def test_switch_is_the_fault_of_no_node_but_the_first_that_goes() -> None:

@@ -21,6 +21,7 @@ from mainspring.train.policy import model_of, unit_statistics
 from mainspring.train.recipe import changed
 from mainspring.train.state.sharding import make_mesh, place_batch
 from mainspring.train.steps.state import initial_state
+from mainspring.train.steps.stepping import before_shape
 from mainspring.train.steps.update import make_update
 from mainspring.train.trainer import Outcome, lowered_update, shapes_of, train
 
@@ -104,7 +105,7 @@ def test_program_lowered_from_shapes_alone_is_the_one_that_trains(views: Views) 
     with sources.loader(rank=0, world_size=1, fit=Fitting(sources)).stream(0) as stream:
         batch = place_batch(mesh, next(stream))
     state = initial_state(RECIPE, signature, statistics_of(sources), mesh)
-    run = make_update(RECIPE, mesh).lower(state, batch, np.int32(7))
+    run = make_update(RECIPE, mesh).lower(state, batch, np.int32(7), *before_shape(RECIPE, mesh))
     ahead = lowered_update(RECIPE, signature, shapes_of(batch), jax.devices())
     assert ahead.as_text() == run.as_text()
     assert shapes_fed(RECIPE.policy, signature, RECIPE.batch_size) == shapes_of(batch)

@@ -14,8 +14,8 @@ Reading:  open_checkpoint(store, job, step) -> Checkpoint
           verify(store, job, step) -> Manifest
 Listing:  durable_steps(store, job) -> newest first; read_manifest(store, job, step)
           job_folder(job) -> where all of it lies
-Cleaning: prune(store, job, keep=) -> steps deleted
-          collect(store, job, keep=, dry_run=) -> Collected(steps, keys, size_bytes)
+Cleaning: prune(store, job, keep=, trusted=) -> steps deleted; withdraw(store, job, after) -> steps no longer durable
+          collect(store, job, keep=, trusted=, dry_run=) -> Collected(steps, keys, size_bytes)
 """
 
 from typing import TYPE_CHECKING
@@ -61,6 +61,7 @@ if TYPE_CHECKING:
         prune,
         put_claim,
         verify,
+        withdraw,
     )
 else:
     __getattr__, __dir__ = names_of(__name__)

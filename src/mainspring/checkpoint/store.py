@@ -184,21 +184,39 @@ def newest_claim(store: ObjectStore, job: JobId) -> Claim | None:
     return max((claim for claim in claims if claim is not None), default=None)
 
 
-def prune(store: ObjectStore, job: JobId, *, keep: int = KEEP_STEPS) -> tuple[int, ...]:
+def withdraw(store: ObjectStore, job: JobId, after: int) -> tuple[int, ...]:
+    """Makes steps durable no more, so that nobody resumes from them; returns which, newest first.
+
+    Args:
+        store: The object store.
+        job: The job.
+        after: The last step that stays.
+
+    Raises:
+        Unavailable: The store does not answer.
+    """
+    gone = tuple(step for step in durable_steps(store, job) if step > after)
+    for step in gone:  # Their shares go with those that no manifest names.
+        store.delete(manifest_key(job, step))
+    return gone
+
+
+def prune(store: ObjectStore, job: JobId, *, keep: int = KEEP_STEPS, trusted: Collection[int] = ()) -> tuple[int, ...]:
     """Deletes all but the newest steps and what can never become one, and returns the steps deleted, newest first.
 
     Args:
         store: The object store.
         job: The job.
         keep: How many steps stay, at least 1.
+        trusted: Older ones that stay too.
 
     Raises:
         Unavailable: The store does not answer.
     """
-    return collect(store, job, keep=keep, dry_run=False).steps
+    return collect(store, job, keep=keep, trusted=trusted, dry_run=False).steps
 
 
-def collect(store: ObjectStore, job: JobId, *, keep: int, dry_run: bool) -> Collected:
+def collect(store: ObjectStore, job: JobId, *, keep: int, trusted: Collection[int] = (), dry_run: bool) -> Collected:
     """Deletes all but the newest steps and what can never become one, and returns what that is.
 
     A share that no manifest names goes when it is of a step before the oldest kept one, or was written under a claim
@@ -209,6 +227,7 @@ def collect(store: ObjectStore, job: JobId, *, keep: int, dry_run: bool) -> Coll
         store: The object store.
         job: The job.
         keep: How many steps stay, at least 1.
+        trusted: Older ones that stay too.
         dry_run: Whether to tell only, and delete nothing.
 
     Raises:
@@ -216,9 +235,9 @@ def collect(store: ObjectStore, job: JobId, *, keep: int, dry_run: bool) -> Coll
     """
     assert keep >= 1
     durable = durable_steps(store, job)
-    kept, gone = durable[:keep], durable[keep:]
+    kept, gone = durable[:keep], [step for step in durable[keep:] if step not in trusted]
     claim = newest_claim(store, job)
-    named = {step: _files_of(store, job, step) for step in kept}
+    named = {step: _files_of(store, job, step) for step in durable if step not in gone}
     keys = [manifest_key(job, step) for step in gone]
     size_bytes = sum(store.size(key) or 0 for key in keys)
     for seen in store.list(f"{job_folder(job)}/shares"):
@@ -235,7 +254,7 @@ def collect(store: ObjectStore, job: JobId, *, keep: int, dry_run: bool) -> Coll
     if not dry_run:
         for key in keys:
             store.delete(key)
-    return Collected(steps=gone, keys=tuple(keys), size_bytes=size_bytes)
+    return Collected(steps=tuple(gone), keys=tuple(keys), size_bytes=size_bytes)
 
 
 def _files_of(store: ObjectStore, job: JobId, step: int) -> frozenset[str] | None:

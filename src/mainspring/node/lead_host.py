@@ -185,17 +185,19 @@ class LeadHost:
                 if line is not None:
                     line.send(effect.message)
             case FindDurable():
-                self._tasks.spawn(self._find_durable())
+                self._tasks.spawn(self._find_durable(effect.withdraw_after))
             case StartCoordinators():
                 self._tasks.spawn(self._start_coordinators(effect))
             case WriteManifest():
                 self._tasks.spawn(self._write_manifest(effect))
 
-    async def _find_durable(self) -> None:
+    async def _find_durable(self, withdraw_after: int | None) -> None:
         try:
             if not await self._current():
                 return
             await self._stores.put_claim(self._claim)
+            if withdraw_after is not None:
+                await self._stores.withdraw(withdraw_after)
             steps, begins_from = await self._stores.steps(), await self._stores.pinned(self._orders.begins_from)
             self._feed(DurableSeen(steps=steps, begins_from=begins_from))
         except MainspringError as error:
@@ -222,7 +224,7 @@ class LeadHost:
         try:
             if not await self._current():
                 return
-            await self._stores.commit(manifest, replace_damaged=effect.replace)
+            await self._stores.commit(manifest, replace_damaged=effect.replace, trusted=effect.trusted)
         except MainspringError as error:
             failure = str(error)
         self._feed(ManifestWritten(step=effect.step, size_bytes=manifest.size_bytes, failure=failure))

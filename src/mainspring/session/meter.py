@@ -10,9 +10,10 @@ from typing import TypeVar, final
 
 from mainspring.domain.errors import InvalidInput
 from mainspring.domain.goodput import TimeUse
-from mainspring.domain.wire import StepReport
+from mainspring.domain.wire import Detail, StepReport
 from mainspring.domain.wire.rank import METRIC_NAME_LENGTH_MAX
 
+FACTS_MAX = 1_000  # Of a snapshot's state, and of a result.
 METRICS_MAX = 256  # Names; the lead keeps the newest of each, and tells the controller every few seconds.
 WAIT_NOTED_S = 1e-3  # Shorter waits for data are noted once they add up to this: to note one costs as much as a step.
 MEASURED = (TimeUse.COMPILE, TimeUse.DATA, TimeUse.SNAPSHOT, TimeUse.RESTORE)  # What only the rank itself can know.
@@ -174,3 +175,21 @@ class Meter:
         with self._lock:
             self.step = self._told = -1
             self._fresh, self._metrics, self._not_finite, self._seconds = False, {}, {}, {}
+
+
+def checked_facts(facts: Detail, attempted: str) -> Detail:
+    """Returns facts that can be kept.
+
+    Args:
+        facts: Of a snapshot's state, or a result.
+        attempted: What is done with them, as a clause.
+
+    Raises:
+        InvalidInput: There are too many, or a number is not finite.
+    """
+    if len(facts) > FACTS_MAX:
+        raise InvalidInput(attempted, got=f"{len(facts)} facts", wanted=f"at most {FACTS_MAX}")
+    for name, value in facts.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise InvalidInput(attempted, on=name, got=str(value), wanted="a finite number")
+    return dict(facts)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,13 +19,12 @@ from mainspring.domain.ids import AttemptId, JobId, RoleName
 from mainspring.session.arena import ArenaMap, SnapshotWriter, lay_out
 from mainspring.session.blocks import Block
 from mainspring.session.line import ANSWER_LIMIT_S, CLOSE_LIMIT_S, AgentConnection, Reporter
-from mainspring.session.meter import Meter
+from mainspring.session.meter import Meter, checked_facts
 from mainspring.session.profiling.profiler import Profiler
 from mainspring.session.restore import Restored, plan_from
 
 SLOT_LIMIT_S = 600.0  # The agent itself gives up waiting for room earlier.
 BLOCKS_MAX = 10_000  # A commit names them all in one message: about 3 MB.
-FACTS_MAX = 1_000  # Of a snapshot's state, and of a result.
 
 Item = TypeVar("Item")
 
@@ -332,7 +330,7 @@ class Session:
             raise InvalidInput("take a snapshot", got="two blocks at one place", wanted="each place once")
         if len(blocks) > BLOCKS_MAX:
             raise InvalidInput("take a snapshot", got=f"{len(blocks)} blocks", wanted=f"at most {BLOCKS_MAX}")
-        facts = _checked(state or {}, "take a snapshot")
+        facts = checked_facts(state or {}, "take a snapshot")
         if self._line is None:
             return True
         with self._meter.measure(TimeUse.SNAPSHOT):
@@ -430,7 +428,7 @@ class Session:
             InvalidInput: A number is not finite.
             Unavailable: The agent is gone.
         """
-        facts = _checked(values, "keep a result")
+        facts = checked_facts(values, "keep a result")
         if self._line is not None:
             self._line.ask(wire.ResultReport(values=facts), wire.Done)
 
@@ -449,6 +447,18 @@ class Session:
         """
         if self._line is not None:
             told = wire.UpsetReport(step=step, upset=kind, answer=answer, words=words, to_step=to_step)
+            self._line.ask(told, wire.Done)
+
+    def tried(self, told: wire.StepTried) -> None:
+        """Tells of work of a step that was done more than once, and what came of it.
+
+        Args:
+            told: It.
+
+        Raises:
+            Unavailable: The agent is gone.
+        """
+        if self._line is not None:
             self._line.ask(told, wire.Done)
 
     def close(self) -> None:
@@ -487,12 +497,3 @@ class Session:
         self._profiler.want(reply.profile)
         if reply.stop:
             self._stop = reply
-
-
-def _checked(facts: wire.Detail, attempted: str) -> wire.Detail:
-    if len(facts) > FACTS_MAX:
-        raise InvalidInput(attempted, got=f"{len(facts)} facts", wanted=f"at most {FACTS_MAX}")
-    for name, value in facts.items():
-        if isinstance(value, float) and not math.isfinite(value):
-            raise InvalidInput(attempted, on=name, got=str(value), wanted="a finite number")
-    return dict(facts)

@@ -193,19 +193,22 @@ class Answer(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardRecipe:
-    """What is done about steps that go wrong; each is an event of the job.
+    """What is done about steps that go wrong; each is an event of the job, and is done again first.
 
     Args:
         not_finite: About a loss or a gradient that is no number.
         spike: About a gradient that is longer than `spike_factor` times what is usual.
         spike_factor: See `spike`. Usual is the mean of some 100 steps before; in the first 100 there are no spikes.
         most: Such steps in a row after which the run ends, whatever is done about one.
+        check_every: Steps after which devices that hold the whole state compute their neighbours' rows too, 0 for
+            never: two passes more, of the 250 between.
     """
 
     not_finite: Answer = Answer.STOP
     spike: Answer = Answer.IGNORE
     spike_factor: float = 10.0
     most: int = 10
+    check_every: int = 250
 
     def __post_init__(self) -> None:
         """Checks every field.
@@ -213,7 +216,7 @@ class GuardRecipe:
         Raises:
             InvalidInput: A field is out of its range.
         """
-        require("guard", self, spike_factor=(1.0, 1e6), most=(1, 10_000))
+        require("guard", self, spike_factor=(1.0, 1e6), most=(1, 10_000), check_every=(0, STEPS_MAX))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,11 +29,14 @@ from mainspring.train.models.shapes import PolicyRecipe, Signature
 from mainspring.train.recipe import InitRecipe, Recipe
 from mainspring.train.robots import KnownRobot, robots_told
 from mainspring.train.state.sharding import batch_sharding, batch_shares, make_mesh, place_batch, share_of
+from mainspring.train.steps.again import Trials
+from mainspring.train.steps.checks import Checks
 from mainspring.train.steps.guard import Guard
 from mainspring.train.steps.held_out import HeldOut
 from mainspring.train.steps.pace import Pace, tokens_of
 from mainspring.train.steps.state import PARTS, TrainState, abstract_state, initial_state
-from mainspring.train.steps.update import Measures, make_update
+from mainspring.train.steps.stepping import Over, Stepping, before_shape
+from mainspring.train.steps.update import make_update
 
 Work = Callable[[Recipe, Signature], Callable[[float], float] | None]
 """From a recipe and its data's dimensions to what `Pace` takes as `mfu`."""
@@ -74,8 +77,8 @@ def train(
         work: Knows what the chips can do, so that steps are told by it.
 
     Raises:
-        InvalidInput: The recipe does not fit the data or the number of devices; or a step went wrong, and the recipe
-            says to stop.
+        InvalidInput: The recipe does not fit data or devices; or a step went wrong, and the recipe says to stop.
+        Unavailable: A device computes otherwise than two that agree, and there is no lead to go on without it.
     """
     mesh = make_mesh(recipe.mesh)
     check_shares(recipe, mesh)
@@ -89,41 +92,41 @@ def train(
         start, state = restored.step, tree_from(restored, abstract_state(recipe, signature, mesh))
     fitting = Fitting(sources, jax.tree.map(np.asarray, state.statistics))
     loader = sources.loader(rank=share.rank, world_size=share.world_size, fit=fitting)
-    update, held_out = make_update(recipe, mesh), HeldOut(sources, fitting, mesh, share)
-    guard, facts = Guard(recipe.guard, restored), {**facts, **described(recipe, sources)}
+    held_out, trials = HeldOut(sources, fitting, mesh, share), Trials(recipe, mesh)
+    guard, checks = Guard(recipe.guard, restored), Checks(session, trials, restored)
+    facts = {**facts, **described(recipe, sources)}
     pace = Pace(session.stopwatch, tokens=tokens_of(recipe, signature), mfu=work(recipe, signature))
-    under_way: jax.Array | None = None  # Measures of the step before: reading them leaves one step under way.
     loss, step = None, start
 
-    def finish(step: int, array: jax.Array) -> TrainState | None:
+    def over(done: Over) -> TrainState | None:
         """Reports a step that is over; returns the state to go back to, where it went wrong and that is wanted."""
         nonlocal loss
-        measures = Measures.of(np.asarray(array))
-        loss = measures.loss
-        session.report(step, {**measures.told, **pace.measures(), "steps": recipe.steps})
-        upset = guard.judged(session, step, measures)
+        loss = done.measures.loss
+        session.report(done.step, {**done.measures.told, **pace.measures(), "steps": recipe.steps})
+        upset = guard.judged(session, done.step, done.measures, checks.again(done.step, done.again))
         back = None if upset is None else upset.back
         return None if back is None else tree_from(back, abstract_state(recipe, signature, mesh))
 
+    run = Stepping(recipe, mesh, state, trials, over)
     with loader.stream(start) as stream:
         batches = pace.timed(session.timed(stream))
         for step in session.steps(start, recipe.steps):
             batch = place_batch(mesh, next(batches))
-            state, newest = update(state, batch, np.int32(step))
-            if under_way is not None:
-                state = finish(step - 1, under_way) or state
-            elif step == start + 1:
-                compile_ahead(session, partial(lowered_update, recipe, signature, shapes_of(batch)))
-            under_way = newest
-            if session.snapshot_due(step):
-                state, under_way = finish(step, newest) or state, None  # What went wrong is in no snapshot.
-                session.snapshot(step, blocks_of(state, session, PARTS), facts)
-            if held_out.due(step):
-                session.report(step, held_out.measures(state))
+            if checks.due(step):
+                run.settle()
+                checks.check(run.state, batch, step)
                 pace.rest()
-    if under_way is not None:
-        state = finish(step, under_way) or state
-    return Outcome(state=state, step=step, loss=loss)
+            run.do(step, batch)
+            if step == start + 1:
+                compile_ahead(session, partial(lowered_update, recipe, signature, shapes_of(batch)))
+            if session.snapshot_due(step):
+                run.settle()  # What went wrong is in no snapshot.
+                session.snapshot(step, blocks_of(run.state, session, PARTS), {**facts, **checks.facts})
+            if held_out.due(step):
+                session.report(step, held_out.measures(run.state))
+                pace.rest()
+    run.settle()
+    return Outcome(state=run.state, step=step, loss=loss)
 
 
 def begun_state(
@@ -231,7 +234,8 @@ def lowered_update(
     check_shares(recipe, mesh)
     struct: Any = partial(jax.ShapeDtypeStruct, sharding=batch_sharding(mesh))
     shares = {name: struct(like.shape, like.dtype) for name, like in batch.items()}
-    return make_update(recipe, mesh).lower(abstract_state(recipe, signature, mesh), shares, np.int32(0))
+    given = before_shape(recipe, mesh)
+    return make_update(recipe, mesh).lower(abstract_state(recipe, signature, mesh), shares, np.int32(0), *given)
 
 
 def shapes_of(batch: Mapping[str, jax.Array]) -> dict[str, jax.ShapeDtypeStruct]:

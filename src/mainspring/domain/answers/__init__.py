@@ -55,6 +55,7 @@ if TYPE_CHECKING:
         Reason,
         RepairOutcome,
         RuleMeasured,
+        SparesView,
     )
     from mainspring.domain.answers.history import ClosedNode, JobHistory, PastAttempt, PastCluster, PastFleet, Sweep
     from mainspring.domain.answers.jobs import (

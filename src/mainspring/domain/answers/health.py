@@ -415,6 +415,25 @@ class RuleMeasured:
     unjudged: int
 
 
+@message("SparesView")
+class SparesView:
+    """How many spare nodes a cluster wants, or (`block`) one of its blocks: what it lost within the time of a repair.
+
+    `lost` counts since `since_s`. Half of the repairs take `repair_median_s`, None where nothing was lost;
+    `repair_at_least` tells that it is longer, for most are not over. `dollars_per_hour` is the price of the spares.
+    """
+
+    cluster: ClusterName
+    nodes: int
+    lost: int
+    spares: int
+    since_s: float
+    block: str = ""
+    repair_median_s: float | None = None
+    repair_at_least: bool = False
+    dollars_per_hour: float = 0.0
+
+
 class IncidentKind(str, Enum):
     """What an incident is."""
 

@@ -165,6 +165,14 @@ class NodeCalls:
             cluster: Only of this cluster.
         """
 
+    @route("GET", "/health/spares", handler="care.spares.wanted", operation="list_spares")
+    def health_spares(self, *, cluster: Named = None) -> tuple[answers.SparesView, ...]:
+        """Lists how many spare nodes each cluster and each of its blocks wants, by what it lost, and their price.
+
+        Args:
+            cluster: Only of this cluster.
+        """
+
     @route("DELETE", "/clusters/{cluster}/breaker", may=Right.RULE_HEALTH, handler="care.reset_breaker", repeats=True)
     def reset_breaker(self, cluster: str, *, reason: Why = "") -> tuple[answers.Incident, ...]:
         """Resets the breaker of a cluster, so that rules may close nodes there again, and lists its incidents.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import field, replace
 
 from mainspring.domain.codec import message
 from mainspring.domain.errors import InvalidInput
@@ -91,3 +91,14 @@ class RankStatus:
     alive: bool
     step: int
     serving: Serving | None = None
+
+
+@message("StepSample")
+class StepSample:
+    """One step report as it is kept: when the step was finished, its metrics, what time before it went into."""
+
+    step: int
+    time_s: float
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    not_finite: tuple[str, ...] = ()

@@ -9,8 +9,8 @@ from enum import Enum
 from mainspring.domain.codec import message
 from mainspring.domain.ids import AttemptId, NodeName, RoleName
 from mainspring.domain.release import Unknown as Unknown
-from mainspring.domain.wire.facts import Detail, Serving
-from mainspring.domain.wire.rank import Done, Shard, Then, UpsetReport
+from mainspring.domain.wire.facts import Detail, Serving, StepSample
+from mainspring.domain.wire.rank import Done, Shard, StepTried, Then, UpsetReport
 
 SEGMENT_BYTES = 256 << 20  # Sent again, at most, for each that was under way when a line broke: 2 s of 1 Gbit/s.
 
@@ -155,17 +155,6 @@ class RankLeft:
     words: str = ""
 
 
-@message("StepSample")
-class StepSample:
-    """One step report as it is kept: when the step was finished, its metrics, what time before it went into."""
-
-    step: int
-    time_s: float
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    seconds: Mapping[str, float] = field(default_factory=dict)
-    not_finite: tuple[str, ...] = ()
-
-
 @message("RankProgress")
 class RankProgress:
     """Agent -> lead: a rank's newest step report, with all it measured since the one told before.
@@ -207,6 +196,16 @@ class RankUpset:
 
     rank: int
     report: UpsetReport
+    sequence: int
+
+
+@message("RankTried")
+class RankTried:
+    """Agent -> lead: a rank tells of work done more than once; `sequence` counts with those of its results."""
+
+    generation: int
+    rank: int
+    report: StepTried
     sequence: int
 
 
@@ -369,6 +368,7 @@ AgentToLead = (
     | RankServing
     | RankResult
     | RankUpset
+    | RankTried
     | SnapshotTaken
     | StacksDumped
     | ProfileKept

@@ -303,6 +303,24 @@ class UpsetReport:
     to_step: int = -1
 
 
+@message("StepTried")
+class StepTried:
+    """Devices did the same work of a step more than once: `again` the same ones, else each its neighbour's too.
+
+    `equal` tells that all came to the same. Where they did not, `ranks` are whose devices are at fault, or may be, of
+    the role, and `device` is what people call it; `certain` tells that they stand alone, each against two that agree.
+    `agreed_step` is the newest step whose state came of work on which all agreed, -1 where none is known.
+    """
+
+    step: int
+    equal: bool
+    again: bool = False
+    ranks: tuple[int, ...] = ()
+    device: str = ""
+    certain: bool = False
+    agreed_step: int = -1
+
+
 @message("Done")
 class Done:
     """Acknowledges a message that has no other answer; between agent and lead, shows on a quiet line that one lives."""
@@ -317,6 +335,7 @@ RankRequest = (
     | FetchPieces
     | ResultReport
     | UpsetReport
+    | StepTried
     | ProfileBegin
     | ProfileCommit
     | Unknown

@@ -160,6 +160,7 @@ OF_A_RUN = (
     | wire.RankLeft
     | wire.RestoreFailed
     | wire.StacksDumped
+    | wire.RankTried
 )
 OF_A_PLACE = wire.RankResult | wire.RankUpset | wire.ProfileKept | wire.ShareStored | wire.StoreFailed
 
@@ -176,7 +177,13 @@ class Tell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindDurable:
-    """Claim the job's state for this lead, then list the durable steps; answer with `DurableSeen`."""
+    """Claim the job's state for this lead, then list the durable steps; answer with `DurableSeen`.
+
+    Args:
+        withdraw_after: Later steps than this are not to be trusted, and are no longer durable then; None for none.
+    """
+
+    withdraw_after: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,6 +208,7 @@ class WriteManifest:
         begins_from: The checkpoint of another name that it began from, "" for none.
         shares: Every rank's share, by place.
         replace: Whether a manifest already there is known to be damaged.
+        trusted: The durable step that stays however old it is, for devices agreed on what came after; -1 for none.
     """
 
     step: int
@@ -210,6 +218,7 @@ class WriteManifest:
     shares: tuple[ShareStored, ...]
     state: Detail
     replace: bool
+    trusted: int = -1
 
 
 Effect: TypeAlias = Tell | FindDurable | StartCoordinators | WriteManifest

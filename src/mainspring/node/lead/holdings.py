@@ -48,6 +48,7 @@ class Holdings:
         self._resumes: list[tuple[int, int]] = []  # (generation, step it resumed at): steps only ever grow in it.
         self._oldest = 0  # Snapshots of older generations than this are not known to belong to this course of events.
         self._unfit: set[Taken] = set()
+        self._trusted: int | None = None  # The last step that is taken until a generation resumes; None for any.
 
     # ------------------------------------------------------------ news
 
@@ -69,6 +70,8 @@ class Holdings:
         fits = holding.role in self._roles and size == holding.role_size and 0 <= holding.role_rank < size
         if not fits or holding.step < 0 or not self._current(taken):
             return False
+        if self._trusted is not None and holding.step > self._trusted:
+            return False  # On its way when it was distrusted; it is forgotten once a generation resumes.
         place = holding.rank, holding.copied
         overtaken = self._overtaken.setdefault(agent, {})
         if _age(taken) <= _age(overtaken.get(place, _NONE)):  # Said again, late: a newer one took its room.
@@ -112,6 +115,7 @@ class Holdings:
         while self._resumes and self._resumes[-1][1] >= step:
             self._resumes.pop()
         self._resumes.append((generation, step))
+        self._trusted = None
         if len(self._resumes) > RESUMES_KEPT:
             self._oldest = self._resumes.pop(0)[0]
         self._unfit = {taken for taken in self._unfit if taken.step <= step}
@@ -125,6 +129,7 @@ class Holdings:
 
     def distrust(self, step: int) -> None:
         """Never again offers what came after a step, the last that is known to be right."""
+        self._trusted = step
         for taken in [taken for taken in self._steps if taken.step > step]:
             self.pass_over(taken)
 

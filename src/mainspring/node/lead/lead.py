@@ -12,7 +12,6 @@ may be repeated: agents say everything again when they rejoin.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import Enum
 from typing import final
 
 from mainspring.domain import wire
@@ -23,7 +22,7 @@ from mainspring.node.lead import effects
 from mainspring.node.lead.changes import PlannedChange, PlannedChanges
 from mainspring.node.lead.holdings import Holdings
 from mainspring.node.lead.members import Members
-from mainspring.node.lead.outbox import Beginning, Ending, Outbox
+from mainspring.node.lead.outbox import Beginning, Ending, Outbox, Phase
 from mainspring.node.lead.preparation import Preparation
 from mainspring.node.lead.resume import Resumption
 from mainspring.node.lead.roster import Roster, names
@@ -39,19 +38,6 @@ DRAIN_LIMIT_S = 60.0  # Killing ranks takes at most the grace; hanging up takes 
 END_GRACE_S = 2.0  # Ranks that outlive the attempt's outcome have nothing left to save.
 LOST_AFTER_LEASES = 1.5  # Agents kill their ranks after one lease; the lead waits longer, so no two sets live at once.
 LEFT_GRACE_S = 2.0  # An agent that may go has no ranks left.
-
-
-class Phase(Enum):
-    """Where the attempt stands, as the lead sees it."""
-
-    GATHERING = "gathering"
-    FINDING = "finding"
-    WAITING = "waiting"
-    PREPARING = "preparing"
-    RUNNING = "running"
-    STORING = "storing"
-    DRAINING = "draining"
-    OVER = "over"
 
 
 @final
@@ -185,6 +171,8 @@ class Lead:
                 self._running.stacks(message)
             case wire.RankResult() | wire.RankUpset() | wire.ProfileKept():
                 self._running.told(message)
+            case wire.RankTried() if self.phase is Phase.RUNNING:
+                self._resumption.tried(message.report, self._running.tried(message))
             case wire.ShareStored():
                 self._saves.share(message)
             case wire.StoreFailed():
@@ -197,7 +185,7 @@ class Lead:
                 self._outbox.unknown(agent, message)
             case wire.RankProgress() | wire.GenerationPrepared() | wire.RestoreFailed() | wire.RankExited():
                 pass  # It came too late to matter; below too, or it is for the host, or a mere sign of life.
-            case wire.RankLeft() | wire.StandbyAllowed() | wire.Done():
+            case wire.RankTried() | wire.RankLeft() | wire.StandbyAllowed() | wire.Done():
                 pass
 
     # ------------------------------------------------------------ agents
@@ -310,7 +298,7 @@ class Lead:
     def _choose(self, hasty: frozenset[int] = frozenset()) -> None:
         if not self._resumption.known:
             self.phase = Phase.FINDING
-            self._outbox.want(effects.FindDurable())
+            self._outbox.want(effects.FindDurable(withdraw_after=self._resumption.withdrawn_after))
             return
         source = self._resumption.choose(self._holdings)
         before = self._holdings.places(source.taken) if source.taken is not None else {}
@@ -406,6 +394,14 @@ class Lead:
         self._holdings.distrust(self._resumption.durable)
         self._follow(self._running.differ(step, divergence))
 
+    def _distrust(self) -> None:
+        """Goes back to what came before devices differed; not while a manifest is written, which would come later."""
+        doubt = None if self._saves.writing else self._resumption.doubted()
+        if doubt is not None:
+            self._saves.disown()
+            self._holdings.distrust(self._resumption.distrust(doubt.agreed_step))
+            self._follow(self._running.failed(doubt.failure))
+
     def _unstored(self, agent: int, message: wire.StoreFailed) -> None:
         """Takes note of a share that is not durable; one that newer snapshots have overwritten is no failure."""
         if message.reason == wire.NO_LONGER_HELD and self._holdings.overtaken(agent, message.rank, message.step):
@@ -481,6 +477,8 @@ class Lead:
             self._run()
         if self.phase is Phase.RUNNING:
             self._follow(self._running.gone())
+        if self.phase is Phase.RUNNING:
+            self._distrust()
         stored = self._saves.finish()
         if stored is not None and stored.divergence is not None and self.phase is Phase.RUNNING:
             self._go_back(stored.taken.step, stored.divergence)

@@ -1,9 +1,10 @@
-"""Effects and events of the news at hand; and the two decisions that every part of the lead may come to."""
+"""Effects and events of the news at hand; and the two decisions that every part of the lead may come to, and when."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from enum import Enum
 from typing import final
 
 from mainspring.domain import wire
@@ -13,6 +14,19 @@ from mainspring.domain.wire.events.leads import OfLeads, UnknownWordEvent
 from mainspring.node.lead.effects import Effect, Instant, Tell
 
 UNKNOWN_TOLD_MAX = 20  # A newer agent says its new words again and again: a few show which.
+
+
+class Phase(Enum):
+    """Where the attempt stands, as the lead sees it."""
+
+    GATHERING = "gathering"
+    FINDING = "finding"
+    WAITING = "waiting"
+    PREPARING = "preparing"
+    RUNNING = "running"
+    STORING = "storing"
+    DRAINING = "draining"
+    OVER = "over"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

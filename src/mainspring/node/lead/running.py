@@ -17,7 +17,7 @@ from mainspring.node.lead.changes import Course, PlannedChange, step_to_leave_at
 from mainspring.node.lead.members import Members
 from mainspring.node.lead.outbox import Beginning, Ending, Outbox
 from mainspring.node.lead.roster import Roster
-from mainspring.node.lead.watch.failures import Failure, Failures, exited
+from mainspring.node.lead.watch.failures import Failure, Failures, exited, of_devices
 from mainspring.node.lead.watch.hangs import AskStacks, Hang, Hangs
 from mainspring.node.lead.watch.ledger import TimeLedger
 from mainspring.node.lead.watch.pace import Pace
@@ -336,6 +336,32 @@ class RunningGeneration:
             outside=True,
             certain=blamed >= 0,
         )
+        return self._failed(failure)
+
+    def tried(self, message: wire.RankTried) -> Failure | None:
+        """Takes word of work that was done more than once; returns who failed, where that is certain."""
+        report, active = message.report, self._members.active
+        if not self._ranks.result(message.rank, message.sequence) or report.equal:
+            return None
+        role = active[message.rank].role
+        odd = [rank for rank, place in active.items() if place.role == role and place.role_rank in report.ranks]
+        agents = list(dict.fromkeys(active[rank].agent for rank in odd))
+        self._outbox.event(
+            leads.DevicesDifferEvent(
+                generation=self._generation,
+                step=report.step,
+                ranks=", ".join(map(str, odd[:16])),
+                nodes=", ".join(self._roster[agent].node for agent in agents),
+                device=report.device,
+                certain=report.certain,
+                again=report.again,
+                agreed_step=report.agreed_step,
+            )
+        )
+        return of_devices(odd, agents) if report.certain and odd else None
+
+    def failed(self, failure: Failure) -> Beginning | Ending | None:
+        """Takes note of a failure that was found elsewhere; returns what follows."""
         return self._failed(failure)
 
     def stacks(self, message: wire.StacksDumped) -> None:

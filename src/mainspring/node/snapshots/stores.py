@@ -23,6 +23,7 @@ from mainspring.checkpoint import (
     prune,
     put_claim,
     share_file,
+    withdraw,
     write_share,
 )
 from mainspring.domain.codec import alike
@@ -174,11 +175,23 @@ class Stores:
         """
         return await self._read(lambda: durable_steps(self._store, self._job))
 
-    async def commit(self, manifest: Manifest, *, replace_damaged: bool) -> None:
+    async def withdraw(self, after: int) -> None:
+        """Makes steps durable no more.
+
+        Args:
+            after: The last that stays.
+
+        Raises:
+            Unavailable: The store does not answer.
+        """
+        await self._read(lambda: withdraw(self._store, self._job, after))
+
+    async def commit(self, manifest: Manifest, *, replace_damaged: bool, trusted: int = -1) -> None:
         """Makes a step real and lets the oldest go; when those cannot be deleted now, the next commit will.
 
         Args:
             replace_damaged: Whether a damaged manifest of the same step gives way.
+            trusted: A step that stays however old it is.
 
         Raises:
             Unavailable: The store does not answer.
@@ -187,7 +200,7 @@ class Stores:
         def work() -> None:
             self._tried(lambda: commit(self._store, manifest, replace=replace_damaged))
             with contextlib.suppress(MainspringError):
-                prune(self._store, self._job)
+                prune(self._store, self._job, trusted=(trusted,))
 
         await self._run(self._readers, work)  # Not behind a share that is still being written.
 

@@ -59,7 +59,7 @@ class RankSlot:
     serving: wire.RankServing | None = None
     serving_s: float = 0.0
     stepped_in: int = 0
-    results: list[wire.RankResult | wire.RankUpset] = field(default_factory=list)
+    results: list[wire.RankResult | wire.RankUpset | wire.RankTried] = field(default_factory=list)
     results_told: int = 0
 
     def keep_result(self, values: wire.Detail) -> wire.RankResult:
@@ -76,7 +76,15 @@ class RankSlot:
         self._keep(upset)
         return upset
 
-    def _keep(self, told: wire.RankResult | wire.RankUpset) -> None:
+    def keep_tried(self, report: wire.StepTried, generation: int) -> wire.RankTried:
+        """Returns word of work done more than once, as the lead is told it, now and after every break of the line."""
+        self.results_told += 1
+        sequence = self.results_told
+        tried = wire.RankTried(generation=generation, rank=self.rank, report=report, sequence=sequence)
+        self._keep(tried)
+        return tried
+
+    def _keep(self, told: wire.RankResult | wire.RankUpset | wire.RankTried) -> None:
         self.results = [*self.results[-RESULTS_KEPT_MAX + 1 :], told]
 
 
@@ -288,6 +296,10 @@ class RankConnection:
                 words = self.process.log.masks.masked(message.words)
                 self._supervisor.tell_lead(desk.keep_upset(replace(message, words=words)))
                 return wire.Done()
+            case wire.StepTried():
+                device = self.process.log.masks.masked(message.device)
+                self._supervisor.tell_lead(desk.keep_tried(replace(message, device=device), self.generation))
+                return wire.Done()
             case wire.Unknown():
                 return wire.Done()  # A newer session asks what this agent cannot do; it learns so by an answer.
 
@@ -312,7 +324,7 @@ class RankConnection:
                 return self._supervisor.step_reply(self)
             case wire.SnapshotBegin():
                 return wire.SnapshotSlot(offset=-1, reason=over)
-            case wire.SnapshotCommit() | wire.ResultReport() | wire.UpsetReport() | wire.Unknown():
+            case wire.SnapshotCommit() | wire.ResultReport() | wire.UpsetReport() | wire.StepTried() | wire.Unknown():
                 return wire.Done()
             case wire.ProfileBegin():
                 return wire.ProfileSlot(reason=over)

@@ -55,6 +55,9 @@ class FaultModel:
         corruption_noticed_s: The same of a loss that has gone wrong.
         blind: The part of nodes whose watchers see nothing.
         replicated: The part of corruptions that show in state that other ranks have too. Ours; no source.
+        checked: The part of the others that a check of neighbours sees: those of jobs whose devices hold the whole
+            state. Here all but the largest's, three nodes of four: pi0 with AdamW takes 38.9 GB of a device, and what
+            wants so many nodes that it does not fit shares it. Ours; no source.
     """
 
     nodes: int = 2_048
@@ -86,6 +89,7 @@ class FaultModel:
     corruption_noticed_s: float = 24 * 3_600.0
     blind: float = 0.01
     replicated: float = 0.5
+    checked: float = 0.75
 
     @property
     def spares(self) -> int:

@@ -12,6 +12,7 @@ from mainspring.domain.fleet import NodeRef
 from mainspring.domain.hardware.health import (
     QUIET,
     REPLICAS,
+    SDC,
     STRAGGLER,
     HealthEvent,
     HealthSource,
@@ -37,6 +38,7 @@ WORD_S = 1.0  # Agents tell of progress twice a second, leads of themselves once
 STEPS_S = (1.0, 30.0)  # How long steps take, each order of magnitude as often. Ours; no source.
 LEASE_S = Settings().lease_s
 SAVE_S = 10.0  # Between two durable saves, at which replicas are compared.
+CHECK_STEPS = 250  # Between two checks of neighbours: `guard.check_every` of a recipe.
 TOLD_S = 3.0  # A batch, a transaction, a tick of the loop.
 # What comes from programs, and what from a device that is of no use: see `domain.hardware.xids`.
 _OF_PROGRAMS, _OF_DEVICES = (13, 31, 43, 45, 63, 92, 94), (48, 64, 74, 79, 95)
@@ -111,6 +113,9 @@ def _seen(fault: Fault, model: FaultModel, dice: np.random.Generator) -> Iterato
             )
         case FaultKind.CORRUPTION if dice.random() < model.replicated:
             yield dice.uniform(1.0, 2.0) * SAVE_S, _event("runtime", _node(row), REPLICAS, fatal=True)
+        case FaultKind.CORRUPTION if dice.random() < model.checked:
+            step_s = float(np.exp(dice.uniform(*np.log(STEPS_S))))
+            yield dice.uniform(0.0, 1.0) * CHECK_STEPS * step_s, _event("runtime", _node(row), SDC, fatal=True)
         case FaultKind.CORRUPTION:
             pass
 

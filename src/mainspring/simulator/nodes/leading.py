@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, final
 from mainspring.checkpoint import Claim
 from mainspring.domain import wire
 from mainspring.domain.life import AttemptState
-from mainspring.domain.wire.events.leads import AgentLostEvent, ReplicasDifferEvent, UnknownWordEvent
+from mainspring.domain.wire.events.leads import (
+    AgentLostEvent,
+    DevicesDifferEvent,
+    ReplicasDifferEvent,
+    UnknownWordEvent,
+)
 from mainspring.node.lead import effects
 from mainspring.node.lead.lead import Lead
 from mainspring.node.lead.reports import Answered, Reports
@@ -98,6 +103,8 @@ class SimulatedLead:
                 self._check_given_up(event.detail["agent"])
             if event.kind == ReplicasDifferEvent.kind:
                 self._promises.distrust()
+            if event.kind == DevicesDifferEvent.kind and event.detail["certain"]:
+                self._promises.distrust_all()
         self.told += self.lead.events
         self._reports.collect()
 
@@ -118,8 +125,8 @@ class SimulatedLead:
                 if isinstance(message, wire.PrepareGeneration):
                     self._promises.check_choice(message)
                 self._attempt.tell(self, number, message)
-            case effects.FindDurable():
-                later(self._store_s(), self._find)
+            case effects.FindDurable(withdraw_after=after):
+                later(self._store_s(), lambda: self._find(after))
             case effects.StartCoordinators(generation=generation, sizes=sizes):
                 self._attempt.declared(RunKey(self.orders.epoch, generation), sum(sizes.values()))
                 later(COORDINATORS_S, lambda: self._coordinate(generation))
@@ -133,12 +140,14 @@ class SimulatedLead:
     def _coordinate(self, generation: int) -> None:
         self.feed(effects.CoordinatorsUp(generation=generation, addresses={}))
 
-    def _find(self) -> None:
+    def _find(self, withdraw_after: int | None) -> None:
         store = self._attempt.store
         if not store.up:
             self.feed(effects.DurableSeen(steps=None, reason="the store is away"))
         elif self._current():
             store.put_claim(self._claim)
+            if withdraw_after is not None:
+                store.withdraw(withdraw_after)
             self.feed(effects.DurableSeen(steps=store.steps, begins_from=self.orders.begins_from))
 
     def _current(self) -> bool:

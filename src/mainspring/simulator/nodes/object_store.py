@@ -51,8 +51,8 @@ class JobStore:
 
     @property
     def steps(self) -> tuple[int, ...]:
-        """Returns the durable steps, as many as are kept, newest first."""
-        return tuple(sorted(self._durable, reverse=True)[:KEEP_STEPS])
+        """Returns the durable steps, newest first."""
+        return tuple(sorted(self._durable, reverse=True))
 
     @property
     def claim(self) -> Claim | None:
@@ -99,9 +99,18 @@ class JobStore:
             return False
         self._durable[step] = _Durable(content=Content(*kinds[0]), manifest=manifest)
         for old in sorted(self._durable)[:-KEEP_STEPS]:
-            del self._durable[old]
-            self.damaged.discard(old)
+            if old != manifest.trusted:
+                self._forget(old)
         return True
+
+    def withdraw(self, after: int) -> None:
+        """Makes later steps durable no more."""
+        for step in [step for step in self._durable if step > after]:
+            self._forget(step)
+
+    def _forget(self, step: int) -> None:
+        del self._durable[step]
+        self.damaged.discard(step)
 
     def content(self, step: int) -> Content | None:
         """Returns what a durable step is, None where it is gone or damaged."""

@@ -21,6 +21,7 @@ class Promises:
         self._overtaken: dict[tuple[int, int, bool], tuple[int, int]] = {}  # The last that gave way to newer ones.
         self._durable: set[int] = set()
         self._unfit: set[tuple[int, int]] = set()
+        self._doubted = False
         self._order: wire.PrepareGeneration | None = None
         self._resumes: list[tuple[int, int]] = []
 
@@ -58,6 +59,10 @@ class Promises:
         self._unfit |= {
             (one.step, one.generation) for held in self._known.values() for one in held if one.step > newest
         }
+
+    def distrust_all(self) -> None:
+        """Takes note that devices did not agree: what is in memory when the next choice is made is of no use."""
+        self._doubted = True
 
     def _forget(self, agent: int) -> None:
         self._known[agent] = []
@@ -97,6 +102,9 @@ class Promises:
         self._order = order
         self._resumes.append((order.generation, order.step))
         whole = self._whole()
+        if self._doubted:
+            self._unfit |= whole
+            self._doubted = False
         if order.source == "arena":
             assert (order.step, order.taken_in) in whole, f"{order.step} is not whole: {sorted(whole)}"
         elif order.source == "store" and not order.begins_from:

@@ -39,13 +39,14 @@ class Guard:
         self._recipe, self._restored = recipe, restored
         self._row = 0
 
-    def judged(self, session: Session, step: int, measures: Measures) -> Upset | None:
+    def judged(self, session: Session, step: int, measures: Measures, again: str = "") -> Upset | None:
         """Returns what went wrong in a step, having told it; None for a good one.
 
         Args:
             session: Tells it, once for all ranks.
             step: It.
             measures: Its own.
+            again: What came of it when it was done again, for people.
 
         Raises:
             InvalidInput: The run is to end.
@@ -59,6 +60,7 @@ class Guard:
         seen = f"loss {measures.loss:.4g}, gradient norm {measures.gradient_norm:.4g}"
         if kind == "spike":
             seen += f", usually {measures.usual:.4g}"
+        seen += again
         back = None
         if answer is Answer.ROLL_BACK:
             back = session.newest_snapshot() or self._restored

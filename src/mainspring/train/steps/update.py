@@ -63,16 +63,19 @@ def make_update(recipe: Recipe, mesh: jax.sharding.Mesh) -> jax.stages.Wrapped:
     """Returns the compiled function of one step: (state, global batch, step) -> (state, `Measures` as an array).
 
     The state is donated. After a step that went wrong, where the recipe does anything about it, the state is what it
-    was, but for what counts steps.
+    was, but for what counts steps. It may be given the measures of the step before, too: where that one went wrong the
+    state stays what it was in every respect, for whoever reads them later has things to do first.
 
     Args:
         recipe: What to learn, and how.
         mesh: Where state and batch live.
     """
     optimizer = make_optimizer(recipe.optimizer, recipe.steps)
-    sums_of = _over_ranks(recipe, mesh) if is_whole(mesh) else partial(_sums, recipe, 0)
+    sums_of = _over_ranks(recipe, mesh) if is_whole(mesh) else partial(sums_of_rows, recipe, 0)
 
-    def update(state: TrainState, batch: Mapping[str, jax.Array], step: jax.Array) -> Any:
+    def update(
+        state: TrainState, batch: Mapping[str, jax.Array], step: jax.Array, before: jax.Array | None = None
+    ) -> Any:
         learned = state.learned(recipe)
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
             sums = sums_of(learned, state.weights, state.statistics, batch, step)
@@ -88,11 +91,13 @@ def make_update(recipe: Recipe, mesh: jax.sharding.Mesh) -> jax.stages.Wrapped:
             newest = weights if recipe.lora is None else learned
             ema = optax.incremental_update(newest, state.ema, 1.0 - recipe.ema_decay)
         norm = optax.tree.norm(gradient)
-        guarded = _guarded(recipe, state.usual, loss, norm)
+        guarded = guarded_by(recipe, state.usual, loss, norm)
         after = replace(state, weights=weights, adapters=adapters, optimizer=moved, ema=ema)
         if guarded.hold is not None:
             after = jax.tree.map(partial(_held, guarded.hold), after, state)
         after = replace(after, usual=guarded.usual)
+        if before is not None:
+            after = jax.tree.map(partial(jnp.where, _answered(recipe, before)), state, after)
         place: Any = jax.lax.with_sharding_constraint
         measured = {
             "loss": loss,
@@ -109,7 +114,7 @@ def make_update(recipe: Recipe, mesh: jax.sharding.Mesh) -> jax.stages.Wrapped:
     return jax.jit(update, donate_argnums=0)
 
 
-class _Guarded(NamedTuple):
+class Guarded(NamedTuple):
     """What is thought of a step: whether the state stays as it was, None where it never does; see `Measures`."""
 
     hold: Any
@@ -117,19 +122,44 @@ class _Guarded(NamedTuple):
     usual: Any
 
 
-def _guarded(recipe: Recipe, usual: jax.Array | None, loss: jax.Array, norm: jax.Array) -> _Guarded:
+def guarded_by(recipe: Recipe, usual: jax.Array | None, loss: jax.Array, norm: jax.Array) -> Guarded:
+    """Returns what is thought of a step.
+
+    Args:
+        recipe: Says what is done about which.
+        usual: See `TrainState`.
+        loss: Of the step, over all ranks.
+        norm: Of its gradient, likewise.
+    """
     guard = recipe.guard
     odd = ~(jnp.isfinite(loss) & jnp.isfinite(norm))
     hold = None if guard.not_finite is Answer.IGNORE else odd
     if usual is None:
-        return _Guarded(hold, jnp.where(odd, NOT_FINITE, 0), None)
+        return Guarded(hold, jnp.where(odd, NOT_FINITE, 0), None)
     mean, count = usual
     spike = ~odd & (count >= USUAL_STEPS) & (norm > guard.spike_factor * mean)
     moved = mean + (norm - mean) / jnp.minimum(count + 1, USUAL_STEPS)
     newest = jnp.where(odd | spike, usual, jnp.stack([moved, count + 1]))
-    return _Guarded(
+    return Guarded(
         spike if hold is None else hold | spike, jnp.where(odd, NOT_FINITE, jnp.where(spike, SPIKE, 0)), newest
     )
+
+
+def answers_of(recipe: Recipe) -> dict[int, Answer]:
+    """Returns what is done about a step, by `Measures.upset`."""
+    return {NOT_FINITE: recipe.guard.not_finite, SPIKE: recipe.guard.spike}
+
+
+def is_guarded(recipe: Recipe) -> bool:
+    """Returns whether anything is done about any step that goes wrong."""
+    return any(answer is not Answer.IGNORE for answer in answers_of(recipe).values())
+
+
+def _answered(recipe: Recipe, before: jax.Array) -> Any:
+    """Returns whether something is done about the step of these measures."""
+    upset = before[Measures._fields.index("upset")]
+    kinds = [kind for kind, answer in answers_of(recipe).items() if answer is not Answer.IGNORE]
+    return jnp.isin(upset, jnp.asarray(kinds, upset.dtype))
 
 
 def _held(hold: jax.Array, after: jax.Array, before: jax.Array) -> jax.Array:
@@ -137,7 +167,7 @@ def _held(hold: jax.Array, after: jax.Array, before: jax.Array) -> jax.Array:
     return jnp.where(hold, before, after) if jnp.issubdtype(after.dtype, jnp.inexact) else after
 
 
-class _Sums(NamedTuple):
+class Sums(NamedTuple):
     """Of some rows of a batch, over their valid steps."""
 
     gradient: dict[str, jax.Array]
@@ -145,7 +175,7 @@ class _Sums(NamedTuple):
     steps: jax.Array
 
 
-def _sums(
+def sums_of_rows(
     recipe: Recipe,
     first: Any,
     learned: dict[str, jax.Array],
@@ -153,7 +183,7 @@ def _sums(
     statistics: Statistics,
     batch: Mapping[str, jax.Array],
     step: jax.Array,
-) -> _Sums:
+) -> Sums:
     """Returns the sums of a batch whose first row is row `first` of the step's, in as many parts as the recipe says."""
     key = jax.random.fold_in(jax.random.key(recipe.seed), step)
     rows = {**batch, "row": first + jax.numpy.arange(len(batch["valid"]))}
@@ -162,9 +192,9 @@ def _sums(
         keys = row_keys(key, rows["row"])
         return summed_loss(weights_in_use(weights, learned, recipe.lora), statistics, recipe.policy, rows, keys)
 
-    def part(rows: Mapping[str, jax.Array]) -> _Sums:
+    def part(rows: Mapping[str, jax.Array]) -> Sums:
         loss, gradient = jax.value_and_grad(summed)(learned, rows)
-        return _Sums(gradient, loss, rows["valid"].sum().astype(loss.dtype))
+        return Sums(gradient, loss, rows["valid"].sum().astype(loss.dtype))
 
     if recipe.accumulate == 1:
         return part(rows)
@@ -173,16 +203,16 @@ def _sums(
     zero = jax.tree.map(lambda like: jax.numpy.zeros(like.shape, like.dtype), jax.eval_shape(part, rows))
     add: Any = lambda sums, rows: (jax.tree.map(jax.numpy.add, sums, part(rows)), None)  # noqa: E731
     sums, _ = jax.lax.scan(add, zero, parts)
-    return _Sums(*sums)
+    return Sums(*sums)
 
 
-def _over_ranks(recipe: Recipe, mesh: jax.sharding.Mesh) -> Callable[..., _Sums]:
-    """Returns `_sums` where every device holds the whole state: each its rows, and all sums in one message."""
+def _over_ranks(recipe: Recipe, mesh: jax.sharding.Mesh) -> Callable[..., Sums]:
+    """Returns `sums_of_rows` where every device holds the whole state: each its rows, and all sums in one message."""
 
     def local(learned: Any, weights: Weights, statistics: Statistics, batch: Mapping[str, jax.Array], step: Any) -> Any:
         first = jax.lax.axis_index(REPLICA) * len(batch["valid"])
-        return mean_over_ranks(_sums(recipe, first, learned, weights, statistics, batch, step), mesh)
+        return mean_over_ranks(sums_of_rows(recipe, first, learned, weights, statistics, batch, step), mesh)
 
     places = (WHOLE, WHOLE, WHOLE, BATCH, WHOLE)
-    over: Callable[..., _Sums] = jax.shard_map(local, mesh=mesh, in_specs=places, out_specs=WHOLE, check_vma=False)
+    over: Callable[..., Sums] = jax.shard_map(local, mesh=mesh, in_specs=places, out_specs=WHOLE, check_vma=False)
     return over

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from mainspring.app.cli.arguments import Json, LabContext
-from mainspring.app.render.nodes.tables import events_list, incidents_table, rules_table
+from mainspring.app.render.nodes.tables import events_list, incidents_table, rules_table, spares_table
 from mainspring.app.render.tables import show
 from mainspring.domain.answers import NewVerdict
 from mainspring.domain.answers import Reason as Words
@@ -37,6 +37,14 @@ def incidents(context: LabContext, cluster: Cluster = "", as_json: Json = False)
     found = context.obj.incidents(cluster=cluster or None)
     none = "Nothing is wrong with any node."
     show(found, as_json=as_json, look=lambda: incidents_table(found, now_s=time.time()) if found else none)
+
+
+@app.command()
+def spares(context: LabContext, cluster: Cluster = "", as_json: Json = False) -> None:
+    """List how many spare nodes each cluster and block wants, by what it lost in the last weeks, and their price."""
+    found = context.obj.health_spares(cluster=cluster or None)
+    none = "No cluster here has nodes that are chosen one by one."
+    show(found, as_json=as_json, look=lambda: spares_table(found, now_s=time.time()) if found else none)
 
 
 @app.command()

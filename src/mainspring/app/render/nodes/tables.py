@@ -16,6 +16,7 @@ from mainspring.domain.answers import (
     NodeChange,
     NodeClosure,
     NodeView,
+    SparesView,
 )
 from mainspring.domain.hardware.health import HealthEvent, HealthState, Strategy
 from mainspring.domain.ids import ClusterName
@@ -172,6 +173,21 @@ def incidents_table(incidents: Sequence[Incident], *, now_s: float) -> Renderabl
         since = f"{ago(max(0.0, now_s - one.since_s))} ago"
         is_ = Text(one.done, style=_DONE.get(one.done, ""))
         made.add_row(one.kind.value, one.cluster, where, one.rule, is_, since, one.words)
+    return made
+
+
+def spares_table(found: Sequence[SparesView], *, now_s: float) -> RenderableType:
+    """Returns one row a cluster, and one for each of its blocks.
+
+    Args:
+        found: In order.
+    """
+    made = Listing("CLUSTER", "?BLOCK", ">NODES", ">LOST", ">IN", "?>REPAIR", ">SPARES", "?>PRICE")
+    for one in found:
+        took = "" if one.repair_median_s is None else f"{'> ' if one.repair_at_least else ''}{ago(one.repair_median_s)}"
+        price = f"${one.dollars_per_hour:,.2f}/h" if one.dollars_per_hour else ""
+        since = ago(max(0.0, now_s - one.since_s))
+        made.add_row(one.cluster, one.block, str(one.nodes), str(one.lost), since, took, str(one.spares), price)
     return made
 
 

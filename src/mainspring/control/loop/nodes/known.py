@@ -6,6 +6,7 @@ store. What is of an engine's own word stays a shadow: it has closed the node by
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache, partial
@@ -32,6 +33,7 @@ from mainspring.domain.hardware.health import (
     MESSAGE_LENGTH_MAX,
     QUIET,
     REPLICAS,
+    SDC,
     STRAGGLER,
     HealthEvent,
     HealthSource,
@@ -48,6 +50,7 @@ from mainspring.domain.wire.events.leads import (
     AgentHeardEvent,
     AgentLostEvent,
     AgentQuietEvent,
+    DevicesDifferEvent,
     HangEvent,
     RankEvenEvent,
     RankExitedEvent,
@@ -63,6 +66,7 @@ _KINDS = (
     AgentLostEvent,
     AgentQuietEvent,
     AgentHeardEvent,
+    DevicesDifferEvent,
     HangEvent,
     RankEvenEvent,
     RankExitedEvent,
@@ -72,6 +76,7 @@ _KINDS = (
 _EVENTS, _STATES = "health events", "health states"  # See `looked_at`.
 _RUNS, _ENGINE = "runtime", "engine"  # Names of sources.
 _ASKED = (0, EXIT_PREEMPTED, -15)  # Ends of ranks that were well, or asked for.
+_DEVICE = re.compile(r"device ([0-9]{1,4})\b")
 _UNWRITTEN_MAX = 1_000  # Of no interest, that another leader may look at once more.
 
 
@@ -165,11 +170,26 @@ def _of_event(event: Event, attempt: AttemptRecord, nodes_of: NodesOfRanks) -> H
             words = f"its replica of state is not what {told.ranks - 1} others have: it may compute wrongly"
             made = _seen(event, attempt, told.nodes, REPLICAS, words)
             return None if made is None else replace(made, fatal=True, repair=Repair.CALL_PEOPLE)
+        case DevicesDifferEvent() if told.certain:
+            words = f"{_device(told.device)} computes otherwise than two that agree"
+            made = _seen(event, attempt, told.nodes, SDC, words)
+            return None if made is None else replace(made, fatal=True, repair=Repair.CALL_PEOPLE)
+        case DevicesDifferEvent():
+            again = f"{_device(told.device)} did not come to the same again: it may compute wrongly"
+            words = again if told.again else "devices do not agree; nothing tells which are right"
+            made = _seen(event, attempt, told.nodes, SDC, words)
+            return None if made is None else replace(made, repair=Repair.RESET_DEVICE)
         case HangEvent() if told.odd.isdecimal():
             node = nodes_of(attempt.id).get(int(told.odd), "")
             return _seen(event, attempt, node, "hang", f"a rank kept the others waiting for {told.silent_s:.0f} s")
         case _:
             return None
+
+
+def _device(words: str) -> str:
+    """Returns which device a program speaks of: its number alone, for all else is its own words."""
+    found = _DEVICE.match(words)
+    return f"device {found[1]}" if found is not None else "a device"
 
 
 def _seen(

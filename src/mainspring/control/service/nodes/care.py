@@ -16,6 +16,7 @@ from mainspring.control.health.rules import RULES, Rule
 from mainspring.control.service.nodes.announcing import Announcing
 from mainspring.control.service.nodes.judging import Judging, require_measured
 from mainspring.control.service.nodes.past import changes_of
+from mainspring.control.service.nodes.spares import SpareCounts
 from mainspring.control.service.nodes.telling import allowed, taken
 from mainspring.control.service.views import list_nodes, view_clusters
 from mainspring.control.state.fleet import FleetView
@@ -113,6 +114,11 @@ class NodeCare:
     def judging(self) -> Judging:
         """Returns what may be said of how often rules were right."""
         return Judging(self._store, self._clock)
+
+    @property
+    def spares(self) -> SpareCounts:
+        """Returns what may be asked of spares."""
+        return SpareCounts(self._store, self._fleet, self._clock)
 
     # ---------------------------------------------------------------- what is seen
 

@@ -186,6 +186,41 @@ class ReplicasDifferEvent(EventFacts):
 
 
 @final
+@event("devices_differ", notable=True)
+class DevicesDifferEvent(EventFacts):
+    """Devices did the same work of `step` and did not come to the same.
+
+    Args:
+        ranks: Whose devices are at fault, or may be; "" where nobody knows.
+        device: What people call it.
+        certain: Whether they stand alone, each against two that agree: the attempt goes on without them, from a state
+            that came before what was done since `agreed_step` (-1 for not known).
+        again: Whether it was the same devices that did it twice, after a step that went wrong.
+    """
+
+    generation: int
+    step: int
+    ranks: str
+    nodes: str
+    device: str = ""
+    certain: bool = False
+    again: bool = False
+    agreed_step: int = -1
+
+    def __str__(self) -> str:
+        who = self.device or (f"rank {self.ranks}" if self.ranks else "a device, nobody knows which,")
+        where = f"{who} on {self.nodes}" if self.nodes else who
+        if self.certain:
+            since = (
+                f"; what was made since {step_words(self.agreed_step)} is not trusted" if self.agreed_step >= 0 else ""
+            )
+            return f"{where} computes otherwise than two that agree at {step_words(self.step)}{since}"
+        if self.again:
+            return f"{where} did not come to the same when {step_words(self.step)} was done again"
+        return f"{where}: devices do not agree on {step_words(self.step)}, and nothing tells which are right"
+
+
+@final
 @event("profile_kept")
 class ProfileKeptEvent(EventFacts):
     """A rank's profile is kept with the job; or (`failure`) there is none."""
@@ -371,6 +406,7 @@ OfLeads: TypeAlias = (
     | RankLeftEvent
     | RankSlowEvent
     | ReplicasDifferEvent
+    | DevicesDifferEvent
     | HangEvent
     | StepUpsetEvent
     | StacksSeenEvent

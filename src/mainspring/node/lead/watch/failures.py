@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -21,7 +22,7 @@ class Failure:
     Args:
         agent: Where that is, -1 when that says nothing.
         how: What happened, as a clause: "was killed by signal 9".
-        kind: What makes two failures alike: the exit code, or "left", "hang".
+        kind: What makes two failures alike: the exit code, or "left", "hang", "devices".
         outside: Whether it came from outside the program: other nodes may do better.
         certain: Whether it is the node's, beyond doubt: it is not tried again where others suffice.
     """
@@ -44,6 +45,18 @@ def exited(*, rank: int, agent: int, exit_code: int, words: str) -> Failure:
     """
     how = f"was killed by signal {-exit_code}" if exit_code < 0 else f"exited with {exit_code}"
     return Failure(rank=rank, agent=agent, how=how, kind=exit_code, outside=exit_code < 0, words=words)
+
+
+def of_devices(ranks: Sequence[int], agents: Sequence[int]) -> Failure:
+    """Returns the failure of devices that compute otherwise than two that agree.
+
+    Args:
+        ranks: Whose they are, one or more.
+        agents: Where those are.
+    """
+    blamed = agents[0] if len(agents) == 1 else -1
+    how = "has a device that computes otherwise than two that agree"
+    return Failure(rank=ranks[0], agent=blamed, how=how, kind="devices", outside=True, certain=blamed >= 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,264 @@
+"""The same work done more than once: what a sound device does twice comes out the same, bit for bit.
+
+A device that computes wrongly says nothing, and where gradients are summed over all, everybody's weights are wrong
+alike from then on. Here each device's own sums of a step, before any other's are added, become two checksums, which all
+ranks read of all devices, so that all come to the same verdict without a word. It changes no state, and nothing is run
+between two checks.
+
+Devices compute the same program on the same bits: the rows travel, as does the number of their first, by which noise
+is drawn. Source: after the deterministic replay of Gemini (Gemini Team, 2023, section 3) and ByteRobust (2025).
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, TypeAlias, final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import Mesh, PartitionSpec
+
+from mainspring.train.models.shapes import REPLICA
+from mainspring.train.recipe import Recipe
+from mainspring.train.state.sharding import BATCH, WHOLE, is_whole, mean_over_ranks, state_shardings
+from mainspring.train.steps.state import TrainState
+from mainspring.train.steps.update import Sums, guarded_by, sums_of_rows
+
+THIRD = 3  # So many devices, or looks, it takes to say who is wrong.
+NEVER_MAX = 3  # Checks without one on which all agreed, after which a program is taken for one that never repeats.
+_SPREAD = 0x9E3779B1  # An odd number of many bits, so that numbers that change places change the sum (Knuth, 6.4).
+
+Batch: TypeAlias = Mapping[str, jax.Array]
+Sum: TypeAlias = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What came of one pass.
+
+    Args:
+        sums: The checksum of each device's own sums.
+        upset: What is wrong with all of them together: see `Measures.upset`.
+    """
+
+    sums: tuple[Sum, ...]
+    upset: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Again:
+    """A step that went wrong, done twice more.
+
+    Args:
+        unsteady: Devices that gave two answers to one question.
+        upset: Whether it went wrong again.
+    """
+
+    unsteady: tuple[int, ...]
+    upset: bool
+
+    @property
+    def passed(self) -> bool:
+        """Returns whether it came out well now, and twice the same."""
+        return not self.unsteady and not self.upset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Neighbours:
+    """Rows that several devices computed.
+
+    Args:
+        equal: Whether all came to the same.
+        odd: Devices that stand alone, each against two that agree; none where nothing tells who is right.
+        unequal: Devices that computed rows on which not all agree.
+    """
+
+    equal: bool
+    odd: tuple[int, ...] = ()
+    unequal: tuple[int, ...] = ()
+
+
+def compared(one: Look, other: Look) -> Again:
+    """Returns what two passes over the same rows tell."""
+    unsteady = tuple(at for at, (a, b) in enumerate(zip(one.sums, other.sums, strict=True)) if a != b)
+    return Again(unsteady=unsteady, upset=bool(one.upset or other.upset))
+
+
+def verdict(looks: Sequence[Sequence[Sum]]) -> Neighbours:
+    """Returns what several looks at the same rows tell.
+
+    Args:
+        looks: Of each, the sum of each device; in look k device i computed the rows of device i + k.
+    """
+    size = len(looks[0])
+    votes: dict[int, dict[int, Sum]] = defaultdict(dict)
+    for distance, sums in enumerate(looks):
+        for device, found in enumerate(sums):
+            votes[(device + distance) % size][device] = found
+    odd: set[int] = set()
+    unequal: set[int] = set()
+    for of_rows in votes.values():
+        usual, count = Counter(of_rows.values()).most_common(1)[0]
+        alone = [device for device, found in of_rows.items() if found != usual]
+        if len(alone) == 1 and count >= THIRD - 1:
+            odd |= set(alone)
+        unequal |= set(of_rows) if alone else set()
+    others = [{found for device, found in of_rows.items() if device not in odd} for of_rows in votes.values()]
+    named = tuple(sorted(odd)) if all(len(found) <= 1 for found in others) else ()
+    return Neighbours(equal=not unequal, odd=named, unequal=tuple(sorted(unequal)))
+
+
+@final
+class Trials:
+    """Does work again. Programs are compiled when they are wanted first.
+
+    Args:
+        recipe: What is learned.
+        mesh: Where state and batches live.
+    """
+
+    def __init__(self, recipe: Recipe, mesh: Mesh) -> None:
+        self._recipe, self._mesh = recipe, mesh
+        self._agreed = False
+        self._never = 0
+
+    def due(self, step: int) -> bool:
+        """Returns whether neighbours are to be checked before a step: never where a device has but a part of the state,
+        or is alone, nor once it has shown that the program does not repeat itself.
+        """
+        every = self._recipe.guard.check_every
+        able = is_whole(self._mesh) and self._mesh.size > 1 and self._never < NEVER_MAX
+        return able and every > 0 and step % every == 0
+
+    def look(self, state: TrainState, batch: Batch, step: int, distance: int = 0) -> Look:
+        """Returns what each device makes of the rows of the one so many places on.
+
+        Args:
+            state: As it is before the step; it stays.
+            batch: The step's.
+            distance: Only where every device holds the whole state.
+        """
+        rows = self._moved(distance)(batch) if distance else batch
+        sums, upset = self._program(state, rows, np.int32(step), np.int32(distance))
+        found = np.asarray(sums).tolist()
+        return Look(sums=tuple(tuple(each) for each in found), upset=float(np.asarray(upset)))
+
+    def again(self, state: TrainState, batch: Batch, step: int) -> Again:
+        """Returns what comes of a step that went wrong, done twice more on the same devices."""
+        return compared(self.look(state, batch, step), self.look(state, batch, step))
+
+    def neighbours(self, state: TrainState, batch: Batch, step: int) -> Neighbours | None:
+        """Returns whether devices come to the same as their neighbours; who does not, is looked at a third time.
+
+        None where they do not and never did, and nobody stands alone: the program's own affair, not a device's.
+        """
+        looks = [self.look(state, batch, step, distance).sums for distance in range(THIRD - 1)]
+        found = verdict(looks)
+        if not found.equal and self._mesh.size >= THIRD:
+            looks.append(self.look(state, batch, step, THIRD - 1).sums)
+            found = verdict(looks)
+        if found.equal:
+            self._agreed, self._never = True, 0
+        elif not found.odd and not self._agreed:
+            self._never += 1
+            return None
+        return found
+
+    @property
+    def all_devices(self) -> tuple[int, ...]:
+        """Returns the numbers of all."""
+        return tuple(range(self._mesh.size))
+
+    def name(self, device: int) -> str:
+        """Returns what people call a device."""
+        found = self._mesh.devices.flat[device]
+        rank = found.process_index
+        of_rank = [each.id for each in self._mesh.devices.flat if each.process_index == rank]
+        return f"device {sorted(of_rank).index(found.id)} of rank {rank} ({found.device_kind})"
+
+    def ranks(self, devices: Sequence[int]) -> tuple[int, ...]:
+        """Returns whose they are."""
+        return tuple(sorted({self._mesh.devices.flat[device].process_index for device in devices}))
+
+    @cached_property
+    def _program(self) -> Callable[..., Any]:
+        recipe, mesh = self._recipe, self._mesh
+        everywhere = jax.sharding.NamedSharding(mesh, WHOLE)
+        own_sums = _whole_sums(recipe, mesh) if is_whole(mesh) else partial(_shared_sums, recipe, mesh)
+
+        def again(state: TrainState, batch: Batch, step: jax.Array, distance: jax.Array) -> Any:
+            learned = state.learned(recipe)
+            with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+                checks, sums = own_sums(learned, state.weights, state.statistics, batch, step, distance)
+            gradient, loss = jax.tree.map(
+                lambda array: array / jnp.maximum(sums.steps, 1.0), (sums.gradient, sums.loss)
+            )
+            upset = guarded_by(recipe, state.usual, loss, optax.tree.norm(gradient)).upset
+            place: Any = jax.lax.with_sharding_constraint
+            return place(checks, everywhere), place(jnp.asarray(upset, jnp.float32), everywhere)
+
+        return jax.jit(again)
+
+    def _moved(self, distance: int) -> Callable[[Batch], Batch]:
+        """Returns what gives every device the rows of the one so many places on."""
+        size = self._mesh.size
+        pairs = [((device + distance) % size, device) for device in range(size)]
+
+        def move(rows: Batch) -> Batch:
+            return {name: jax.lax.ppermute(array, REPLICA, pairs) for name, array in rows.items()}  # type: ignore[no-untyped-call]
+
+        moved: Any = jax.shard_map(move, mesh=self._mesh, in_specs=BATCH, out_specs=BATCH, check_vma=False)
+        return jax.jit(moved)
+
+
+def _whole_sums(recipe: Recipe, mesh: Mesh) -> Callable[..., Any]:
+    """Returns each device's check of its own sums, and the mean of all sums, where every device holds the state."""
+
+    def local(learned: Any, weights: Any, statistics: Any, batch: Batch, step: Any, distance: Any) -> Any:
+        owner = (jax.lax.axis_index(REPLICA) + distance) % mesh.size
+        sums = sums_of_rows(recipe, owner * len(batch["valid"]), learned, weights, statistics, batch, step)
+        return check_of(sums)[None], mean_over_ranks(sums, mesh)
+
+    places = (WHOLE, WHOLE, WHOLE, BATCH, WHOLE, WHOLE)
+    each: PartitionSpec = PartitionSpec(REPLICA)  # type: ignore[no-untyped-call]
+    found: Callable[..., Any] = jax.shard_map(
+        local, mesh=mesh, in_specs=places, out_specs=(each, WHOLE), check_vma=False
+    )
+    return found
+
+
+def _shared_sums(
+    recipe: Recipe, mesh: Mesh, learned: Any, weights: Any, statistics: Any, batch: Batch, step: Any, distance: Any
+) -> Any:
+    """Returns each device's check of its own part of the sums, and the sums, where devices share the state."""
+    del distance  # Nobody has a neighbour that could do all of its work.
+    sums = sums_of_rows(recipe, 0, learned, weights, statistics, batch, step)
+    places = state_shardings(sums.gradient, mesh, recipe.mesh)
+    place: Any = jax.lax.with_sharding_constraint
+    gradient = place(sums.gradient, places)
+    specs = jax.tree.map(lambda one: one.spec, places)
+    each: PartitionSpec = PartitionSpec(mesh.axis_names)  # type: ignore[no-untyped-call]
+    checks: Any = jax.shard_map(
+        lambda own: check_of(own)[None], mesh=mesh, in_specs=(specs,), out_specs=each, check_vma=False
+    )
+    return checks(gradient), Sums(gradient, sums.loss, sums.steps)
+
+
+def check_of(tree: Any) -> jax.Array:
+    """Returns a checksum of all bits of a device's arrays: their sum, and their sum by place.
+
+    Whole numbers wrap around, so it is the same in whatever order they are added.
+    """
+    total, placed = jnp.zeros((), jnp.uint32), jnp.zeros((), jnp.uint32)
+    for number, leaf in enumerate(jax.tree.leaves(tree)):
+        kind = {2: jnp.uint16, 4: jnp.uint32}[leaf.dtype.itemsize]
+        bits = jax.lax.bitcast_convert_type(leaf, kind).astype(jnp.uint32).reshape(-1)
+        places = jnp.arange(bits.size, dtype=jnp.uint32) * jnp.uint32(2) + jnp.uint32(2 * number + 1)
+        total = total + bits.sum(dtype=jnp.uint32)
+        placed = placed + (bits * places * jnp.uint32(_SPREAD)).sum(dtype=jnp.uint32)
+    return jnp.stack([total, placed])
