@@ -64,6 +64,10 @@ class _Places:
             self._found, self._version = places_of(self._fleet), version
         return self._found
 
+    def leaf(self, at: NodeRef) -> str:
+        place = self.now().get(at)
+        return "" if place is None else place.leaf
+
 
 @final
 class HealthStep:
@@ -79,7 +83,7 @@ class HealthStep:
         self._rules = rules
         self._fresh = fresh
         self._places = _Places(fleet)
-        self._fold = HealthFold()
+        self._fold = HealthFold(leaf_of=self._places.leaf)
         self._known = OwnKnowledge()
         self._seen: int | None = None  # The last event in the fold.
         self._unread: list[NodeRef] = []  # Nodes of which nothing from before has been read yet.
