@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice, takewhile
 from math import inf
 from typing import final
 
 from mainspring.control.health.lemons import LEMON_WINDOW_S, lemon_score
 from mainspring.control.health.rules import RULES, Finding, Rule, findings
 from mainspring.domain.fleet import NodeRef
-from mainspring.domain.hardware.health import HealthEvent, HealthSource, HealthState, Repair, Scope, Strategy
+from mainspring.domain.hardware.health import (
+    HealthEvent,
+    HealthSource,
+    HealthState,
+    Repair,
+    Scope,
+    ScopeKind,
+    Strategy,
+)
 
 REMEMBERED_S = LEMON_WINDOW_S  # As far back as any rule looks.
 REPEATED_S = 180.0  # Within which the same, said again, is one fault: most watchers look once a minute.
+TOGETHER_S = 60.0  # Within which links of one switch are seen to fail: what the best promise of switches.
 EVENTS_MAX = 4_096  # Of one node, the newest: six an hour for as long as they are remembered.
 REPEATS_FIRST = 3  # Of what is said again and again within `REPEATED_S`, the first are kept: no rule counts to more,
 REPEATS_MAX = REPEATS_FIRST + 1  # and the newest, which is what evidence shows.
@@ -132,11 +142,14 @@ class HealthFold:
 
     Args:
         rules: The rules, in order.
+        leaf_of: Returns on which switch a node hangs, of its cluster; "" where nobody knows.
     """
 
-    def __init__(self, rules: Iterable[Rule] = RULES) -> None:
+    def __init__(self, rules: Iterable[Rule] = RULES, leaf_of: Callable[[NodeRef], str] = lambda at: "") -> None:
         self.judge_by(rules)
+        self._leaf_of = leaf_of
         self._told: dict[NodeRef, _Told] = {}
+        self._linked: dict[NodeRef, None] = {}  # Of which a link was said to have failed.
 
     def add(self, event: HealthEvent) -> bool:
         """Takes an event, and returns whether it says anything new of a node.
@@ -147,7 +160,10 @@ class HealthFold:
         """
         if not event.scope.node:
             return False
-        return self._told.setdefault(NodeRef(cluster=event.scope.cluster, node=event.scope.node), _Told()).add(event)
+        at = NodeRef(cluster=event.scope.cluster, node=event.scope.node)
+        if _is_link_down(event):
+            self._linked[at] = None
+        return self._told.setdefault(at, _Told()).add(event)
 
     def judge_by(self, rules: Iterable[Rule]) -> None:
         """Finds by other rules from now on.
@@ -182,12 +198,31 @@ class HealthFold:
         faults = [each for each in heard if not each.healthy]
         since = [each for each in _once(heard) if each.at_s > told.cleared_s]
         standing = [each for each in _standing(heard) if each.at_s > told.cleared_s]
+        own = self._own(at, faults, now_s)
         return NodeHealth(
             at=at,
-            findings=findings(self._rules, since, standing, faults, now_s),
-            lemon_score=lemon_score(faults),
+            findings=findings(self._rules, since, standing, own, now_s),
+            lemon_score=lemon_score(own),
             stands=any(each.fatal for each in standing),
         )
+
+    def _own(self, at: NodeRef, faults: Sequence[HealthEvent], now_s: float) -> Sequence[HealthEvent]:
+        """Returns faults without links that failed together with those of others: it is their switch that did.
+
+        Whether they did shows within `TOGETHER_S`; until then they do not count.
+        """
+        leaf = self._leaf_of(at) if any(map(_is_link_down, faults)) else ""
+        if not leaf:
+            return faults
+        others = [other for other in self._linked if other != at and other.cluster == at.cluster]
+        mates = [self._told[other].events for other in others if self._leaf_of(other) == leaf]
+
+        def is_own(event: HealthEvent) -> bool:
+            if not _is_link_down(event):
+                return True
+            return now_s - event.at_s >= TOGETHER_S and not any(_links_down_at(told, event.at_s) for told in mates)
+
+        return [event for event in faults if is_own(event)]
 
     def forget(self, now_s: float) -> None:
         """Drops what no rule looks at any more."""
@@ -196,6 +231,7 @@ class HealthFold:
             told.drop(bisect_left(told.events, now_s - REMEMBERED_S, key=lambda each: each.at_s))
             if not told.events and told.cleared_s <= now_s - REMEMBERED_S:
                 del self._told[at]
+                self._linked.pop(at, None)
 
 
 def _order(event: HealthEvent) -> tuple[float, HealthSource]:
@@ -231,3 +267,14 @@ def _standing(events: Sequence[HealthEvent]) -> list[HealthEvent]:
         elif of not in well:
             found.append(event)
     return found[::-1]
+
+
+def _is_link_down(event: HealthEvent) -> bool:
+    return event.scope.kind is ScopeKind.LINK and event.fatal
+
+
+def _links_down_at(told: Sequence[HealthEvent], at_s: float) -> bool:
+    """Returns whether a link was said to have failed about that time."""
+    first = bisect_left(told, at_s - TOGETHER_S, key=lambda each: each.at_s)
+    about = takewhile(lambda each: each.at_s <= at_s + TOGETHER_S, islice(told, first, None))
+    return any(map(_is_link_down, about))

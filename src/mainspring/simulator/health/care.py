@@ -55,7 +55,7 @@ class HealthAtWork:
     """
 
     def __init__(self, model: FaultModel) -> None:
-        self._fold = HealthFold(acting(RULES, ACTING))
+        self._fold = HealthFold(acting(RULES, ACTING), lambda node: self._places[node].leaf)
         self._model = model
         self._places: Mapping[NodeRef, NodePlace] = {
             at(row): NodePlace(

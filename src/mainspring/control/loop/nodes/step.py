@@ -59,6 +59,10 @@ class _Places:
     def now(self) -> Mapping[NodeRef, NodePlace]:
         return self._fleet.places()
 
+    def leaf(self, at: NodeRef) -> str:
+        place = self.now().get(at)
+        return "" if place is None else place.leaf
+
 
 @final
 class HealthStep:
@@ -74,7 +78,7 @@ class HealthStep:
         self._rules = rules
         self._fresh = fresh
         self._places = _Places(fleet)
-        self._fold = HealthFold()
+        self._fold = HealthFold(leaf_of=self._places.leaf)
         self._known = OwnKnowledge()
         self._seen: int | None = None  # The last event in the fold.
         self._unread: list[NodeRef] = []  # Nodes of which nothing from before has been read yet.
