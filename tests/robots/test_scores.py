@@ -175,6 +175,7 @@ def test_scores_are_compared_start_by_start() -> None:
     assert f"{100 * found.difference:+.1f} points, 95 % +" in told
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(-1, 1), min_size=1, max_size=30))
 def test_interval_of_a_mean_holds_it_and_stays_where_it_can_lie(numbers: list[float]) -> None:
     found = mean_interval(numbers, least=-1.0)
