@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import pytest
 import sqlalchemy as sa
 
 from mainspring.control import open_store
@@ -58,6 +59,7 @@ def steps_of(connection: sa.Connection, look: Callable[[sa.Connection], object])
     )
 
 
+@pytest.mark.slow
 def test_look_at_many_jobs_reads_indices_alone(world: World) -> None:
     store = world.control.store
     with store.write() as connection:
@@ -77,6 +79,7 @@ def test_look_at_many_jobs_reads_indices_alone(world: World) -> None:
                 assert any(how in step and f" {name}" in step for step in steps.splitlines()), f"{what}: {steps}"
 
 
+@pytest.mark.slow
 def test_why_a_job_waits_fits_into_the_index_whatever_is_in_it(world: World) -> None:
     said = clipped_wait("\0" + "\N{ROBOT FACE}" * 10_000)
     assert len(said.encode()) == WAIT_BYTES_MAX

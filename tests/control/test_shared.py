@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
-from threading import Event
+from threading import Event, Semaphore
 
 import pytest
 
@@ -66,21 +66,39 @@ def test_what_fails_is_tried_again_and_what_was_asked_for_longest_ago_is_forgott
     assert shared.of("b", slow) == 4
 
 
-def test_those_who_ask_while_it_is_made_wait_for_it_and_others_do_not() -> None:
-    clock, numbers = FakeClock(), count()
-    shared, begun, go_on = Shared(clock), Event(), Event()
+class Counted:
+    """A clock that tells how often it was looked at."""
+
+    def __init__(self) -> None:
+        self.clock, self.looks = FakeClock(), Semaphore(0)
+
+    def now_s(self) -> float:
+        return self.clock.now_s()
+
+    def monotonic_s(self) -> float:
+        now_s = self.clock.monotonic_s()
+        self.looks.release()
+        return now_s
+
+
+def test_those_who_ask_while_it_is_made_wait_for_it_however_long_and_others_do_not() -> None:
+    clock, numbers = Counted(), count()
+    shared, begun, go_on = Shared(clock, kept_s=1.0), Event(), Event()
 
     def slow() -> int:
         begun.set()
         assert go_on.wait(WAIT_S)
-        clock.advance(1.0)
+        clock.clock.advance(5.0)
         return next(numbers)
 
     with ThreadPoolExecutor(4) as threads:
         first = threads.submit(shared.of, "a", slow)
         assert begun.wait(WAIT_S)
-        others = [threads.submit(shared.of, "a", slow) for _ in range(3)]
         assert shared.of("b", lambda: "at once") == "at once"
+        others = [threads.submit(shared.of, "a", slow) for _ in range(3)]
+        for _ in range(2 + 3 + len(others)):  # When it is asked, and before and after it is made.
+            assert clock.looks.acquire(timeout=WAIT_S)
         assert not any(one.done() for one in (first, *others))
         go_on.set()
         assert {one.result(WAIT_S) for one in (first, *others)} == {0}
+    assert shared.of("a", slow) == 1
