@@ -75,7 +75,7 @@ def played(robot: str, *, place: Place = Place.SHELF, release: str = "arm@1", **
 
 def test_what_all_arms_are_to_bring_is_shared_by_them() -> None:
     for arms in (3, 20, 40, 100):
-        assert 60 <= each_of(60, arms) * arms < 60 + arms or each_of(60, arms) == 1
+        assert 60 <= each_of(60, arms) * arms < 60 + arms
 
 
 def test_failures_are_those_of_a_release_at_a_place_that_nobody_helped_with() -> None:

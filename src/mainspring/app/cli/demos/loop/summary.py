@@ -36,7 +36,7 @@ def summary(report: LoopReport) -> RenderableType:
         "failures": f"{report.failures} at the shelf before the better release",
         "fixed": f"{report.fixed_s:.0f} s from the first failure to the better release on every arm",
         "bad release": (
-            f"on {report.bad_robots} arms, back after {report.bad_s:.0f} s; "
+            f"on {report.bad_robots} of {report.arms} arms, back after {report.bad_s:.0f} s; "
             f"{report.lost_s:.0f} s of arms' time lost\n{report.bad_why}"
         ),
         "gates waived": "\n".join(f"{gate}: {why}" for gate, why in report.gates_waived.items()),
