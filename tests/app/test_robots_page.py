@@ -42,6 +42,9 @@ AROUND = {
     "ms robot cancel arm-1": "ms robot install arm-1 arm@2 || true; {command}",
     "ms rollout start": "ms robot enrol sim-1 --plain --group sim; ms robot enrol lab-1 --plain --group lab; {command}",
 }
+PASSED = GateRecord(
+    checkpoint="pick@8000", name="pick", verdict=GateVerdict.PASSED, wanted="", seen="", evaluation="e", decided_s=0.0
+)
 LAST = ("ms release revoke arm@2", "ms robot revoke arm-1")  # Others need what these end.
 HELP = """
 start_edge() { ms-edge run 2>> edge.log & EDGE=$!; }
@@ -73,23 +76,7 @@ def checkpoint(folder: Path, store: ObjectStore, step: int) -> None:
 @pytest.mark.timeout(900)
 def test_commands_of_the_page_about_robots_run(tmp_path: Path) -> None:
     lab, edge = Lab(tmp_path / "home"), tmp_path / "edge"
-    lab.home.write_config(Config(clusters=clusters()))
-    lab.up(port=0)
-    for step in (8_000, 9_000):
-        checkpoint(tmp_path, lab.objects(), step)
-    passed = GateRecord(
-        checkpoint="pick@8000",
-        name="pick",
-        verdict=GateVerdict.PASSED,
-        wanted="",
-        seen="",
-        evaluation="e",
-        decided_s=0.0,
-    )
-    keep_gate(lab.objects(), PICK, 8_000, passed)
-    edge.mkdir()
-    (edge / "edge.json").write_text(json.dumps({"command": ["/bin/sleep", "600"], "limits": {"healthy_s": 0.2}}))
-    (tmp_path / "panel-2.swu").write_bytes(archive({"sw-description": b"software = {}"}))
+    script = "\n".join(["set -eux -o pipefail", HELP, *commands()])
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAINSPRING_", "MS_"))}
     environment |= {
         "PATH": path_with_ready_ms(),
@@ -97,8 +84,15 @@ def test_commands_of_the_page_about_robots_run(tmp_path: Path) -> None:
         "MS_EDGE_FOLDER": str(edge),
         "COLUMNS": "200",
     }
-    script = "\n".join(["set -eux -o pipefail", HELP, *commands()])
+    edge.mkdir()
+    (edge / "edge.json").write_text(json.dumps({"command": ["/bin/sleep", "600"], "limits": {"healthy_s": 0.2}}))
+    (tmp_path / "panel-2.swu").write_bytes(archive({"sw-description": b"software = {}"}))
+    lab.home.write_config(Config(clusters=clusters()))
     try:
+        lab.up(port=0)
+        for step in (8_000, 9_000):
+            checkpoint(tmp_path, lab.objects(), step)
+        keep_gate(lab.objects(), PICK, 8_000, PASSED)
         done = subprocess.run(
             ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=880
         )
