@@ -276,6 +276,11 @@ task: {text: pick}
 """
 
 
+def _robot(world: World, name: str) -> Caller:
+    """A robot's own token, of the team whose people look."""
+    return replace(_caller(world, VISION), holder=name)
+
+
 def _clip(robot: str, number: int) -> ClipEntry:
     return ClipEntry(
         id=f"{number:064x}",
@@ -292,18 +297,18 @@ def _clip(robot: str, number: int) -> ClipEntry:
 
 def test_clips_go_to_datasets_of_their_robots_team_or_everybodys(teams: World) -> None:
     control = teams.control
-    clips, owners, lab = control.clips, control.datasets.owners, _caller(teams, LAB)
+    clips, owners, lab = control.clips, control.datasets.owners, _caller(teams, LAB, TeamRole.ADMIN)
     for robot, team in (("arm-1", ARMS), ("eye-1", VISION)):
         control.robots.invite(NewRobot(name=robot, team=team, plain=True))
     told = {robot: ClipCatalog(clips=(_clip(robot, number),)) for number, robot in enumerate(("arm-1", "eye-1", "x"))}
     clips.tell("grips", told["arm-1"], lab)  # By a gateway of the whole lab: it is the robot's team's all the same.
     assert owners.of("grips").team == ARMS
-    for robot, caller in (("eye-1", lab), ("eye-1", _caller(teams, VISION)), ("x", _caller(teams, VISION))):
+    for robot, caller in (("eye-1", lab), ("eye-1", _robot(teams, "eye-1")), ("x", _robot(teams, "x"))):
         with pytest.raises(NotFound):
             clips.tell("grips", told[robot], caller)
     with pytest.raises(NotFound):  # One of another team in the same catalog.
         clips.tell("grips", ClipCatalog(clips=(_clip("arm-1", 5), _clip("eye-1", 6))), lab)
-    clips.tell("lamps", told["x"], _caller(teams, VISION))  # One that is not enrolled is of who tells of it.
+    clips.tell("lamps", told["x"], _robot(teams, "x"))  # One that is not enrolled is of who tells of it.
     owners.begin("shared")
     for robot in ("arm-1", "eye-1"):
         clips.tell("shared", told[robot], lab)
