@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Route, expect
 
 from mainspring.app.base.calls import PAGES
 from mainspring.app.base.client import Client
@@ -131,6 +131,36 @@ def test_job_page_follows_its_job_while_the_server_restarts(browser: Browser, sh
         (gate / "go-20").touch()
         expect(seen.page.locator("h1 .badge")).to_contain_text("cancelled", timeout=WAIT_MS)
     assert "seen enough" in shared_lab.status(submitted.id).reason
+
+
+def test_page_that_was_on_its_way_does_not_close_what_somebody_has_opened(browser: Browser, shared_lab: Lab) -> None:
+    running = shared_lab.run(job("undisturbed", ["sleep", "600"], on=["h100"])).id
+    until(lambda: shared_lab.status(running).state is JobState.RUNNING, "the job to run", wait_s=WAIT_MS / 1e3)
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
+    with watched(browser, shared_lab.page(f"/jobs/{running}")) as seen:
+        page, where = seen.page, f"**{PAGES}/jobs/{running}"
+        page.route(where, hold)
+        for _ in range(600):
+            if held:
+                break
+            page.wait_for_timeout(100)
+        page.get_by_role("button", name="Stop").click()
+        page.locator("#act-stop input[name=reason]").fill("on my way")
+        with page.expect_response(where) as answered:
+            held[0].continue_()
+        answered.value.finished()
+        page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        page.wait_for_timeout(500)
+        assert page.locator("#act-stop").evaluate("dialog => dialog.open")
+        assert page.locator("#act-stop input[name=reason]").input_value() == "on my way"
+        page.unroute(where)
+        page.get_by_role("button", name="Stop it").click()
+        expect(page.locator("h1 .badge")).to_contain_text("cancelled", timeout=WAIT_MS)
+        assert not seen.wrong
 
 
 def test_output_is_shown_as_text_searched_and_followed(browser: Browser, shared_lab: Lab) -> None:

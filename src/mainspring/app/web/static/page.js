@@ -360,6 +360,11 @@ function dress() {
   all("table[data-table]").forEach(arrange);
   loadCharts();
 }
+document.addEventListener("htmx:before:swap", (event) => {
+  if (!one("dialog[open]")) return;
+  event.preventDefault();  // It was opened while the page was on its way.
+  renew();
+});
 document.addEventListener("htmx:after:swap", () => {
   if (one('#live form[action$="/in"]')) return location.reload();  // The token has ended.
   news.cost = performance.now() - news.drawn;
