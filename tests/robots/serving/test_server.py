@@ -169,15 +169,17 @@ def test_one_bad_observation_fails_none_that_it_was_looked_at_with() -> None:
     assert "Traceback" not in failed
 
 
+@pytest.mark.slow
 def test_a_chunk_that_comes_late_is_sent_and_counted_and_one_not_begun_is_refused() -> None:
     gate, policy = Event(), Toy(batch_max=1)
     policy.gate = gate
 
     async def scene() -> Any:
         async with served(policy) as (server, url), robot(url) as a, robot(url) as b:
-            slow = asyncio.create_task(ask(a, seen(1.0, deadline_ms=20.0)))
+            slow = asyncio.create_task(ask(a, seen(1.0, deadline_ms=1_000.0)))  # It has to begin within that.
             await asyncio.to_thread(policy.begun.wait, 30)
             refused = await ask(b, seen(2.0, deadline_ms=30.0))
+            await asyncio.sleep(1.1)
             gate.set()
             late = await slow
             metrics = server.metrics.text().decode()
@@ -209,7 +211,7 @@ def test_the_most_urgent_request_goes_first() -> None:
             tasks.append(asyncio.create_task(ask(b, seen(1.0))))
             await until(lambda: server.serving.in_flight == 2)
             tasks.append(asyncio.create_task(ask(c, seen(2.0, deadline_ms=60_000.0))))
-            tasks.append(asyncio.create_task(ask(d, seen(3.0, deadline_ms=600.0))))
+            tasks.append(asyncio.create_task(ask(d, seen(3.0, deadline_ms=950.0))))
             await until(lambda: server.serving.in_flight == 4)
             gate.set()
             await asyncio.gather(*tasks)
