@@ -182,11 +182,12 @@ def test_more_robots_than_a_server_takes_are_told_so_and_health_still_answers() 
     asyncio.run(scene())
 
 
+@pytest.mark.slow
 def test_a_policy_slower_than_its_deadline_holds_up_nothing_else() -> None:
     pause = Event()
 
     def slow(observation: Any) -> Any:
-        pause.wait(0.1)
+        pause.wait(0.3)
         return np.zeros((HORIZON, DIMS))
 
     async def scene() -> tuple[list[Any], list[float], Any]:
@@ -217,7 +218,7 @@ def test_a_policy_slower_than_its_deadline_holds_up_nothing_else() -> None:
     assert all(each["mainspring"]["late_ms"] > 0 for each in late)
     assert all(each.startswith("deadline_missed: ") for each in refused)
     assert serving.missed == len(answers) == 16
-    assert sorted(health)[len(health) // 2] < 0.05
+    assert sorted(health)[len(health) // 2] < 0.15
 
 
 def test_a_policy_that_hangs_is_told_by_health_and_its_requests_are_answered() -> None:
