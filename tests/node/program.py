@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from mainspring.domain.wire import EXIT_PREEMPTED, StepTried, Then
+from mainspring.domain.wire import EXIT_PREEMPTED, Then
 from mainspring.session import Block, join
 from mainspring.session.session import Session
 
@@ -118,6 +118,8 @@ def tell_of_devices(session: Session, folder: Path, step: int) -> None:
         if session.rank or session.generation != 1 or not (folder / name).exists():
             continue
         (folder / name).unlink()
+        from mainspring.domain.wire import StepTried  # The release before, which runs this program too, has none.
+
         if name == AGREE:
             session.tried(StepTried(step=step, equal=True, agreed_step=step - 1))
             agreed.with_suffix(".new").write_text(str(step - 1))

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import jax
@@ -31,10 +32,12 @@ def recipe() -> Recipe:
 def flip(device: int) -> None:
     """Flips a bit of a device's copy of the weights, and of no other's."""
     every: list[jax.Array] = jax.live_arrays()  # type: ignore[no-untyped-call]
-    for array in [each for each in every if each.ndim == 2 and each.sharding.is_fully_replicated]:
-        data = array.block_until_ready().addressable_shards[device].data
-        memory = np.ctypeslib.as_array((ctypes.c_uint8 * data.nbytes).from_address(data.unsafe_buffer_pointer()))
-        memory[1] ^= 1 << 6
+    wide = [each for each in every if each.ndim == 2 and len(each.sharding.device_set) == jax.device_count()]
+    for array in [each for each in wide if each.sharding.is_fully_replicated]:
+        with suppress(jax.errors.JaxRuntimeError):  # A step was given it, and has taken it.
+            data = array.block_until_ready().addressable_shards[device].data
+            memory = (ctypes.c_uint8 * data.nbytes).from_address(data.unsafe_buffer_pointer())
+            np.ctypeslib.as_array(memory)[1] ^= 1 << 6
 
 
 def main(socket: str, folder: Path, view: str, flip_after: int, device: int) -> dict[str, object]:
