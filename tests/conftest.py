@@ -25,6 +25,8 @@ os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 settings.register_profile("house", deadline=None, derandomize=True, max_examples=40)
 settings.register_profile("search", deadline=None, derandomize=False)
 settings.load_profile("house")
+# A worker that gets no processor for longer than a server of ours would be silent is no test's business.
+PATIENT = "&options=-c%20idle_in_transaction_session_timeout%3D120000"
 TOGETHER = Path(__file__).parent / "engines" / "kubernetes"
 
 
@@ -66,7 +68,7 @@ def _empty_store(postgres: PostgresServer) -> str:
 def postgres_url(postgres: PostgresServer, _empty_store: str) -> Iterator[str]:
     """A database of a test's own with the store's tables."""
     url = postgres.new_database(_empty_store)
-    yield url
+    yield url + PATIENT
     postgres.drop_database(url)
 
 

@@ -11,13 +11,16 @@ from threading import Barrier
 from typing import TYPE_CHECKING
 
 import pytest
+import sqlalchemy as sa
 from tests.control.calling import Api, Served
 from tests.data.making import record_many, version_of
 
 from mainspring.app.server.arrivals import Inboxes
 from mainspring.control import Caller, open_store
 from mainspring.control.service.stored.access import granted
+from mainspring.control.service.stored.owners import TEAM_DATASETS_MAX
 from mainspring.control.store.datasets.records import find_owner, teams_of_datasets
+from mainspring.control.store.datasets.tables import dataset_owners
 from mainspring.control.store.store import bring_back
 from mainspring.data import ViewRecipe, build_view, merge, resolve, select
 from mainspring.data.views.places import datasets_of_view
@@ -34,7 +37,7 @@ from mainspring.domain.answers import (
     Submit,
 )
 from mainspring.domain.codec import decode, encode
-from mainspring.domain.errors import MainspringError, NotAllowed, NotFound
+from mainspring.domain.errors import LimitReached, MainspringError, NotAllowed, NotFound
 from mainspring.domain.ids import TeamName
 from mainspring.domain.job import LAB, JobKind, Tier
 from mainspring.domain.team import Team, TeamRole
@@ -124,6 +127,28 @@ def test_of_two_who_begin_one_dataset_at_a_time_it_is_ones(teams: World) -> None
         owner = find_owner(connection, "both")
     assert owner is not None
     assert sorted(map(str, found)) == sorted(["None", str(owner.team)])
+
+
+def test_no_team_uses_up_the_names_of_all(teams: World) -> None:
+    owners = teams.control.datasets.owners
+    owners.begin("arms-own", _caller(teams, ARMS))
+    with teams.control.store.write() as connection:
+        rows = [
+            {"name": f"set-{number}", "team": VISION, "maker": "ada", "made_s": 0.0}
+            for number in range(TEAM_DATASETS_MAX)
+        ]
+        connection.execute(sa.insert(dataset_owners), rows)
+    with pytest.raises(LimitReached, match="datasets of team 'vision'"):
+        owners.begin("one-more", _caller(teams, VISION))
+    assert owners.begin("set-7", _caller(teams, VISION)).team == VISION  # What is there goes on.
+    assert owners.begin("another", _caller(teams, ARMS)).team == ARMS
+
+
+def test_name_of_others_is_taken_and_no_more_is_told(teams: World) -> None:
+    owners = teams.control.datasets.owners
+    owners.begin("grips", _caller(teams, ARMS))
+    with pytest.raises(NotFound, match="got a name that is taken; next: choose another name"):
+        owners.begin("grips", _caller(teams, VISION))
 
 
 def test_admins_give_what_is_their_teams_and_those_of_the_lab_all(teams: World) -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
+from mainspring.control.service.robots.membership import LOOKED_MAX, KnownRollouts, RolloutHistory
 from mainspring.control.service.robots.rollouts import Rollouts
+from mainspring.control.store.robots.tables import rollout_events, rollouts
+from mainspring.control.store.rows import text_of
 from mainspring.domain.answers import (
     NewRobot,
     NewRollout,
@@ -16,6 +21,8 @@ from mainspring.domain.answers import (
     RolloutState,
     RolloutWord,
 )
+from mainspring.domain.answers.policies.robots import POLL_S
+from mainspring.domain.answers.policies.rollouts import RolloutEvent, RolloutEventKind
 from mainspring.domain.errors import Conflict, InvalidInput, NotFound
 from tests.robots.fleet_world import FleetWorld
 
@@ -184,6 +191,59 @@ def test_robots_are_in_one_rollout_at_a_time_and_fit_what_they_get(fleet: Rollin
     fleet.control.robots.invite(NewRobot(name="plain", plain=True))
     with pytest.raises(InvalidInput, match="no robot"):
         fleet.rollouts.start(NewRollout(release="arm", rings=("all",), where="site=nowhere"))
+
+
+@pytest.mark.slow
+def test_robots_of_the_oldest_of_many_live_rollouts_show_their_ring(tmp_path: Path) -> None:
+    fleet, groups = FleetWorld(tmp_path), [f"group-{number}" for number in range(LOOKED_MAX + 2)]
+    for group in groups:
+        fleet.robot(f"arm-{group}", group=group)
+    fleet.publish(b"first")
+    for group in groups:
+        fleet.control.rollouts.start(NewRollout(release="arm", rings=(group,), rules=RULES))
+    assert sorted(robot.ring for robot in fleet.control.robots.ls()) == sorted(groups)
+
+
+@pytest.mark.slow
+def test_rollout_is_refused_where_robots_that_call_seldom_would_count_as_away(fleet: Rolling) -> None:
+    fleet.publish(b"second")
+    rules = replace(RULES, offline_s=3 * POLL_S - 1)
+    with pytest.raises(InvalidInput, match=r"--offline 180"):
+        fleet.start(rules=rules)
+    fleet.start(rules=replace(rules, offline_s=3 * POLL_S))
+
+
+@pytest.mark.slow
+def test_history_is_read_once_and_misses_nothing_that_was_kept_late(fleet: Rolling) -> None:
+    known, store = KnownRollouts(), fleet.control.store
+    fleet.publish(b"second")
+    number = int(fleet.start(("all",)))
+
+    def history() -> RolloutHistory:
+        with store.read() as connection:
+            rows = connection.execute(sa.select(rollouts).where(rollouts.c.number == number)).all()
+            return known.histories(connection, rows)[number]
+
+    def add(sequence: int, robot: str) -> None:
+        event = RolloutEvent(kind=RolloutEventKind.COMMITTED, at_s=float(sequence), robot=robot)
+        with store.write() as connection:
+            row = {"sequence": sequence, "rollout": number, "event": text_of(event)}
+            connection.execute(sa.insert(rollout_events), [row])
+
+    first = history()
+    assert history() is first
+    add(1_002, "arm-1")
+    second = history()
+    assert (second.fold.standing["arm-1"], first.fold.standing["arm-1"]) == (
+        RobotStanding.COMMITTED,
+        RobotStanding.OFFERED,
+    )
+    add(1_001, "arm-2")  # It drew its number before.
+    third = history()
+    assert third.fold.standing["arm-2"] is RobotStanding.COMMITTED
+    assert [event.robot for event in third.newest[-2:]] == ["arm-2", "arm-1"]
+    add(1_003, "arm-3")
+    assert history().newest == (*third.newest, history().newest[-1])
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from mainspring.control.api_releases import answered
 from mainspring.control.control import Control
 from mainspring.control.store.tokens import Caller
-from mainspring.domain.answers import ArrivalView, RecordingClaim, Standing
+from mainspring.domain.answers import ArrivalView, DatasetOwner, RecordingClaim, Standing
 from mainspring.domain.errors import NotFound
 from mainspring.domain.routes import Calls, Route
 from mainspring.objects import Blob, Data
@@ -132,6 +132,10 @@ async def _receive(
     return answered(view)
 
 
+def _begin_dataset(*, request: Request, caller: Caller, dataset: str) -> Response:
+    return answered(_begin(request, dataset, caller))
+
+
 def _set_recipe(*, request: Request, caller: Caller, dataset: str, body: bytes) -> Response:
     arrivals = _arrivals(request)
     _begin(request, dataset, caller)
@@ -140,9 +144,11 @@ def _set_recipe(*, request: Request, caller: Caller, dataset: str, body: bytes) 
     return Response(status_code=204)
 
 
-def _begin(request: Request, dataset: str, caller: Caller) -> None:
-    """Refuses what is sent to a dataset of others; one that begins with it is the caller's team's."""
-    _control(request).datasets.owners.begin(dataset, caller, there=_arrivals(request).has(dataset))
+def _begin(request: Request, dataset: str, caller: Caller) -> DatasetOwner:
+    """Refuses what is sent to a dataset of others; one that begins with it is the caller's team's. One of which only
+    recordings are here is there already.
+    """
+    return _control(request).datasets.owners.begin(dataset, caller, there=_arrivals(request).has(dataset))
 
 
 def _pictures(*, request: Request, caller: Caller, dataset: str, number: str, episode: str) -> Response:
@@ -152,6 +158,7 @@ def _pictures(*, request: Request, caller: Caller, dataset: str, number: str, ep
 
 ARRIVAL_ENDPOINTS: Mapping[Route[..., Any], Callable[..., Any]] = {
     Calls.arrival: _arrival,
+    Calls.begin_dataset: _begin_dataset,
     Calls.send: _receive,
     Calls.set_recipe: _set_recipe,
     Calls.pictures: _pictures,

@@ -214,7 +214,7 @@ class Control:
     @property
     def rollouts(self) -> Rollouts:
         """Returns what may be said of rollouts."""
-        return Rollouts(self.store, self.clock, self.releases)
+        return Rollouts(self.store, self.clock, self.releases, poll_s=self.settings.robot_poll_s)
 
     @property
     def digests(self) -> Digests:
@@ -224,7 +224,8 @@ class Control:
     @property
     def devices(self) -> Devices:
         """Returns what robots call."""
-        return Devices(self.store, self.clock, self.releases, self.digests, self.people.device_limits)
+        poll_s, limits = self.settings.robot_poll_s, self.people.device_limits
+        return Devices(self.store, self.clock, self.releases, self.digests, limits, poll_s=poll_s)
 
     @property
     def restores(self) -> Restores:

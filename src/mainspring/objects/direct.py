@@ -25,7 +25,7 @@ def aligned_buffer(size_bytes: int, *, huge: bool = True) -> memoryview:
             moves pages about to make room for one, for up to 60 ms: not for a process that must answer meanwhile.
     """
     if not huge:
-        small = mmap.mmap(-1, max(size_bytes, 1))
+        small = mmap.mmap(-1, max(size_bytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         with suppress(AttributeError, OSError):  # Systems and kernels without huge pages.
             small.madvise(mmap.MADV_NOHUGEPAGE)
         return memoryview(small)[:size_bytes]

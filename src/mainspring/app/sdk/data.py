@@ -137,8 +137,9 @@ class DataVerbs(AnnotationVerbs):
             names: NAMEs, two or more.
             dataset: The dataset it becomes a version of.
         """
+        made = data.merged(self.store, names, dataset=dataset)
         self._begin(dataset)
-        return self._publish(self.store, data.merged(self.store, names, dataset=dataset))
+        return self._publish(self.store, made)
 
     def split(self, name: str, fraction: float, *, by: str = "id", dataset: str = "") -> SplitReport:
         """Returns how a version falls into episodes that train and episodes held out.

@@ -75,7 +75,7 @@ class People:
         settings: Settings,
     ) -> None:
         self.secrets = Secrets(store, keys, clock)
-        self.device_limits = DeviceLimits(settings.robot_poll_s)
+        self.device_limits = DeviceLimits()
         self.notices = NoticePlaces(store, self.secrets, clock, settings.notices)
         self._store = store
         self._pictures = pictures

@@ -24,7 +24,7 @@ class DatasetCalls:
     def show_dataset(self, dataset: str) -> answers.DatasetDetail:
         """Shows a dataset: versions, candidates and what keeps them back, lineage, freshness."""
 
-    @route("PUT", "/datasets/{dataset}", may=Right.SEND_RECORDINGS, handler="datasets.owners.begin")
+    @route("PUT", "/datasets/{dataset}", may=Right.SEND_RECORDINGS)
     def begin_dataset(self, dataset: str) -> answers.DatasetOwner:
         """Begins a dataset, which is the caller's team's then, and tells whose it is; one that is there stays so."""
 

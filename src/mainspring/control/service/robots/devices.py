@@ -41,7 +41,7 @@ from mainspring.domain.ids import checked_name
 from mainspring.domain.job import LAB
 from mainspring.domain.ports import Clock
 
-CONTACT_S = 20.0  # How exactly it is known when a robot last called: a third of a poll.
+CONTACT_S = 20.0  # How exactly it is known when a robot last called.
 BOOTS_KEPT = 8  # Starts of its agent: a twin of a robot is noticed by one that comes again.
 ATTRIBUTES_MAX = 100  # As of hawkBit.
 ATTRIBUTE_LENGTH_MAX = 1_024  # Of a value; a report may be as long as a small message.
@@ -73,14 +73,28 @@ class DeviceCall:
 
 @final
 class Devices:
-    """What robots call, of one controller. Used by many threads."""
+    """What robots call, of one controller. Used by many threads.
 
-    def __init__(self, store: Store, clock: Clock, releases: PolicyReleases, digests: Digests, limits: DeviceLimits):
+    Args:
+        poll_s: How often each is asked to call.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        releases: PolicyReleases,
+        digests: Digests,
+        limits: DeviceLimits,
+        *,
+        poll_s: float,
+    ) -> None:
         self._store = store
         self._clock = clock
         self._releases = releases
         self._digests = digests
         self._limits = limits
+        self._poll_s = poll_s
 
     # ---------------------------------------------------------------- who calls
 
@@ -172,7 +186,7 @@ class Devices:
             links["installedBase"] = {"href": f"{call.base}/installedBase/{done.number}"}
         if robot.auto_confirm or (action is not None and action.state is ActionState.UNCONFIRMED):
             links.setdefault("confirmationBase", {"href": f"{call.base}/confirmationBase"})
-        return {"config": {"polling": {"sleep": sleep_text(self._limits.poll_s)}}, "_links": links}
+        return {"config": {"polling": {"sleep": sleep_text(self._poll_s)}}, "_links": links}
 
     def deployment(self, call: DeviceCall, action: str, *, what: str = "deployment") -> dict[str, Any]:
         """Returns what an action installs.

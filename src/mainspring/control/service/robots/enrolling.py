@@ -11,7 +11,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from mainspring.control.service.releases.keeping import PolicyReleases
-from mainspring.control.service.robots.membership import membership_of, ring_of
+from mainspring.control.service.robots.membership import known_rollouts, ring_of
 from mainspring.control.service.robots.news import tell_rollout
 from mainspring.control.store.audit import note
 from mainspring.control.store.records import tenants, text_of
@@ -58,7 +58,7 @@ class Robots:
         self._poll_s = poll_s
         self._dice = dice
         self._releases = releases
-        self._membership = membership_of(store)
+        self._known = known_rollouts(store)
 
     # ---------------------------------------------------------------- people
 
@@ -89,7 +89,7 @@ class Robots:
         with self._store.read() as connection:
             found = records.ROBOT_ROWS.read(connection, query if label is not None else query.limit(limit))
             chosen = [robot for robot in found if has_label(robot.labels, label)][:limit]
-            rings = self._membership.look(connection)
+            rings = self._known.rings(connection)
             return tuple(self._view(connection, robot, rings) for robot in chosen)
 
     def show(self, robot: str, caller: Caller = LAB_ITSELF) -> RobotView:
@@ -99,7 +99,7 @@ class Robots:
             NotFound: There is none of that name.
         """
         with self._store.read() as connection:
-            return self._view(connection, records.robot_of(connection, robot), self._membership.look(connection))
+            return self._view(connection, records.robot_of(connection, robot), self._known.rings(connection))
 
     def _view(self, connection: sa.Connection, robot: RobotRecord, rings: Mapping[int, Mapping[str, str]]) -> RobotView:
         done = None if robot.key else records.last_done(connection, robot.name)
@@ -185,7 +185,7 @@ class Robots:
                 while (action := records.live_action(connection, robot)) is not None:
                     records.change_action(connection, action.number, state=ActionState.CANCELLED, changed_s=now_s)
                     tell_rollout(connection, action, ActionState.CANCELLED, "the robot was revoked", now_s)
-            return self._view(connection, records.robot_of(connection, robot), self._membership.look(connection))
+            return self._view(connection, records.robot_of(connection, robot), self._known.rings(connection))
 
     # ---------------------------------------------------------------- one installation
 

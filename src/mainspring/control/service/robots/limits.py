@@ -14,14 +14,9 @@ KNOWN_MAX = 200_000  # Names that were tried lately, of robots and of strangers.
 
 @final
 class DeviceLimits:
-    """Counts calls by name. Used by many threads; of one server.
+    """Counts calls by name. Used by many threads; of one server."""
 
-    Args:
-        poll_s: How often each is asked to call.
-    """
-
-    def __init__(self, poll_s: float) -> None:
-        self.poll_s = poll_s
+    def __init__(self) -> None:
         self._lock = Lock()
         self._left: dict[str, tuple[float, float]] = {}
 

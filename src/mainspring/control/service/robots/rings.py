@@ -63,8 +63,17 @@ class RolloutFold:
         self.approved: set[int] = set()
         self.forgiven = 0
         self.committed_s = 0.0  # By the last robot that did.
+        self.failures: dict[str, RolloutEvent] = {}  # The last of each robot that had one.
         self.why = ""
         self._plan = plan
+
+    def copy(self) -> RolloutFold:
+        """Returns one that may go on by itself."""
+        made = RolloutFold(self._plan)
+        made.state, made.forgiven, made.committed_s, made.why = self.state, self.forgiven, self.committed_s, self.why
+        made.opened_s, made.approved = [*self.opened_s], {*self.approved}
+        made.standing, made.failures = dict(self.standing), dict(self.failures)
+        return made
 
     def apply(self, event: RolloutEvent) -> None:
         """Takes one more event."""
@@ -77,6 +86,8 @@ class RolloutFold:
         elif (standing := _OF_ROBOTS.get(event.kind)) is not None:
             if standing is RobotStanding.COMMITTED:
                 self.committed_s = max(self.committed_s, event.at_s)
+            elif standing is not RobotStanding.RETURNED:
+                self.failures[event.robot] = event
             self._stand(event.robot, standing)
         else:
             if event.kind is RolloutEventKind.RESUMED:  # What failed before a person looked does not pause it again.

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 
 from mainspring.control.service.releases.keeping import PolicyReleases
 from mainspring.control.service.robots.enrolling import has_label, require_published, unfitness
+from mainspring.control.service.robots.membership import NEWEST_MAX, known_rollouts
 from mainspring.control.service.robots.news import add_events, events_of
 from mainspring.control.service.robots.planning import planned_rings
 from mainspring.control.service.robots.rings import RolloutFold, RolloutSeen, decide, folded, view_rings
@@ -27,6 +28,7 @@ from mainspring.control.store.store import Store
 from mainspring.control.store.tokens import LAB_ITSELF, Caller
 from mainspring.domain.answers import RobotState, RobotTally
 from mainspring.domain.answers.policies.releases import reference_of
+from mainspring.domain.answers.policies.robots import POLL_S
 from mainspring.domain.answers.policies.rollouts import (
     LIVE_ROLLOUTS,
     ROLLOUT_ACTS,
@@ -44,7 +46,7 @@ from mainspring.domain.errors import Conflict, InvalidInput, NotFound
 from mainspring.domain.ports import Clock
 from mainspring.domain.team import Right
 
-EVENTS_SHOWN = 50
+POLLS_MISSED = 3  # Who misses so many calls is away.
 _STEPS_MAX = 64  # Of one rollout at one look: each ring may open at once where nobody is in it.
 _LIVE = tuple(state.value for state in LIVE_ROLLOUTS)
 
@@ -55,6 +57,7 @@ class Rollouts:
 
     Args:
         write: A transaction in which nothing is written once another server leads; for `step` alone.
+        poll_s: How often robots call.
     """
 
     def __init__(
@@ -63,11 +66,15 @@ class Rollouts:
         clock: Clock,
         releases: PolicyReleases,
         write: Callable[[], AbstractContextManager[sa.Connection]] | None = None,
+        *,
+        poll_s: float = POLL_S,
     ) -> None:
         self._store = store
         self._clock = clock
         self._releases = releases
         self._write = write or store.write
+        self._poll_s = poll_s
+        self._known = known_rollouts(store)
 
     # ---------------------------------------------------------------- people
 
@@ -75,7 +82,7 @@ class Rollouts:
         """Returns rollouts, newest first, without their events."""
         with self._store.read() as connection:
             rows = connection.execute(sa.select(rollouts).order_by(rollouts.c.number.desc()).limit(limit)).all()
-            return tuple(self._view(connection, row, events=0) for row in rows)
+            return self._views(connection, rows, events=0)
 
     def show(self, rollout: str, caller: Caller = LAB_ITSELF) -> RolloutView:
         """Returns one rollout with its newest events.
@@ -84,7 +91,8 @@ class Rollouts:
             NotFound: There is none of that number.
         """
         with self._store.read() as connection:
-            return self._view(connection, _row(connection, rollout), events=EVENTS_SHOWN)
+            (view,) = self._views(connection, [_row(connection, rollout)], events=NEWEST_MAX)
+            return view
 
     def robots(
         self,
@@ -109,19 +117,19 @@ class Rollouts:
         now_s = self._clock.now_s()
         with self._store.read() as connection:
             row = _row(connection, rollout)
-            plan, told = _plan(row), [event for _, event in events_of(connection, row.number)]
-            fold = folded(plan, told)
+            history = self._known.histories(connection, [row])[row.number]
+            plan, fold = history.plan, history.fold
             chosen = [
                 robot
                 for each in plan.rings_from(ring, after)
                 for robot in each.robots
                 if standing in (None, fold.standing[robot])
             ][:limit]
-            seen = _seen(connection, row.number, plan, now_s)
+            seen = _seen(connection, row.number, plan, now_s, _contacts(connection))
             said = {action.robot: action.words for action in records.live_actions(connection, row.number)}
             known = records.robots_named(connection, chosen)
             runs = {name: _runs(connection, robot) for name, robot in known.items()}
-        return view_robots(plan, fold, told, chosen, away=seen.offline, runs=runs, said=said)
+        return view_robots(plan, fold, chosen, away=seen.offline, runs=runs, said=said)
 
     def start(self, asked: NewRollout, caller: Caller = LAB_ITSELF) -> RolloutView:
         """Begins a rollout, and returns it.
@@ -130,8 +138,9 @@ class Rollouts:
             NotFound: There is no such release, or a ring names a group that nobody is in.
             NotAllowed: The caller may not roll releases out.
             Conflict: The release is not published, or a robot is in another rollout.
-            InvalidInput: No robot is left, or some do not fit the release.
+            InvalidInput: No robot is left, some do not fit the release, or robots that call seldom would count as away.
         """
+        self._require_patient(asked)
         view, now_s = self._releases.show(asked.release), self._clock.now_s()
         release = view.release.reference
         with self._store.write() as connection:
@@ -167,7 +176,16 @@ class Rollouts:
                 .returning(rollouts.c.number)
             ).scalar_one()
             note(connection, caller, "roll a release out", f"{release} to {len(chosen)} robots", team=team, now_s=now_s)
-            return self._view(connection, _row(connection, str(number)), events=0)
+        return self.show(str(number))
+
+    def _require_patient(self, asked: NewRollout) -> None:
+        """Raises InvalidInput if a ring would pass without robots that only have not called yet."""
+        wanted_s = POLLS_MISSED * self._poll_s
+        if asked.rules.offline_s < wanted_s:
+            got = f"robots that are away after {asked.rules.offline_s:g} s, and call every {self._poll_s:g} s"
+            step = f"--offline {wanted_s:g}, or a smaller robot_poll_s"
+            wanted = f"{wanted_s:g} s or more"
+            raise InvalidInput("roll a release out", on=asked.release, got=got, wanted=wanted, next_step=step)
 
     def _require_free(self, connection: sa.Connection, release: str, named: Set[str]) -> None:
         for row in connection.execute(sa.select(rollouts).where(rollouts.c.state.in_(_LIVE))).all():
@@ -223,7 +241,7 @@ class Rollouts:
             event = RolloutEvent(kind=kind, at_s=now_s, ring=ring, words=reason or verb, by=str(caller))
             self._apply(connection, row.number, plan, fold, event)
             note(connection, caller, f"have a rollout {verb}", str(row.number), team=row.team, now_s=now_s)
-            return self._view(connection, _row(connection, rollout), events=EVENTS_SHOWN)
+        return self.show(rollout)
 
     # ---------------------------------------------------------------- the server that leads
 
@@ -241,13 +259,14 @@ class Rollouts:
         row = _row(connection, str(number))
         plan, now_s = _plan(row), self._clock.now_s()
         fold = _folded(connection, row)
-        return bool(decide(plan, fold, _seen(connection, number, plan, now_s), now_s))
+        return bool(decide(plan, fold, _seen(connection, number, plan, now_s, _contacts(connection)), now_s))
 
     def _move(self, connection: sa.Connection, number: int) -> None:
         row, now_s = _row(connection, str(number)), self._clock.now_s()
         plan, fold = _plan(row), _folded(connection, row)
+        contacts = _contacts(connection)
         for _ in range(_STEPS_MAX):
-            events = decide(plan, fold, _seen(connection, number, plan, now_s), now_s)
+            events = decide(plan, fold, _seen(connection, number, plan, now_s, contacts), now_s)
             if not events:
                 return
             for event in events:
@@ -313,25 +332,33 @@ class Rollouts:
 
     # ---------------------------------------------------------------- views
 
-    def _view(self, connection: sa.Connection, row: sa.Row[tuple[object, ...]], *, events: int) -> RolloutView:
-        now_s, plan = self._clock.now_s(), _plan(row)
-        told = [event for _, event in events_of(connection, row.number)]
-        fold = folded(plan, told)
-        seen = _seen(connection, row.number, plan, now_s)
-        return RolloutView(
-            number=row.number,
-            team=row.team,
-            release=row.release,
-            state=fold.state,
-            maker=row.maker,
-            made_s=row.made_s,
-            rings=view_rings(plan, fold, seen, now_s),
-            why=fold.why,
-            note=plan.note,
-            base_episodes=seen.base.episodes,
-            base_successes=seen.base.successes,
-            events=tuple(told[-events:]) if events else (),
-        )
+    def _views(
+        self, connection: sa.Connection, rows: Sequence[sa.Row[tuple[object, ...]]], *, events: int
+    ) -> tuple[RolloutView, ...]:
+        now_s, contacts = self._clock.now_s(), _contacts(connection)
+        histories = self._known.histories(connection, rows)
+        views = []
+        for row in rows:
+            history = histories[row.number]
+            plan, fold = history.plan, history.fold
+            seen = _seen(connection, row.number, plan, now_s, contacts)
+            views.append(
+                RolloutView(
+                    number=row.number,
+                    team=row.team,
+                    release=row.release,
+                    state=fold.state,
+                    maker=row.maker,
+                    made_s=row.made_s,
+                    rings=view_rings(plan, fold, seen, now_s),
+                    why=fold.why,
+                    note=plan.note,
+                    base_episodes=seen.base.episodes,
+                    base_successes=seen.base.successes,
+                    events=history.newest[-events:] if events else (),
+                )
+            )
+        return tuple(views)
 
 
 def _row(connection: sa.Connection, rollout: str) -> sa.Row[tuple[object, ...]]:
@@ -368,9 +395,19 @@ def _runs(connection: sa.Connection, robot: RobotRecord) -> str:
     return "" if done is None else done.release
 
 
-def _seen(connection: sa.Connection, number: int, plan: RolloutPlan, now_s: float) -> RolloutSeen:
+def _contacts(connection: sa.Connection) -> Sequence[sa.Row[tuple[str, float | None, str]]]:
+    """Returns when each robot last called, and whether it may."""
+    return connection.execute(sa.select(robots.c.name, robots.c.contact_s, robots.c.state)).all()
+
+
+def _seen(
+    connection: sa.Connection,
+    number: int,
+    plan: RolloutPlan,
+    now_s: float,
+    contacts: Sequence[sa.Row[tuple[str, float | None, str]]],
+) -> RolloutSeen:
     names = {robot for ring in plan.rings for robot in ring.robots}
-    contacts = connection.execute(sa.select(robots.c.name, robots.c.contact_s, robots.c.state)).all()
     away = frozenset(
         row.name
         for row in contacts

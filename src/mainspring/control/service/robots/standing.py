@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 
 from mainspring.control.service.robots.rings import RolloutFold
-from mainspring.domain.answers.policies.rollouts import RolloutEvent, RolloutEventKind, RolloutPlan, RolloutRobot
-
-_FAILURES = (RolloutEventKind.FAILED, RolloutEventKind.UNHEALTHY)
+from mainspring.domain.answers.policies.rollouts import RolloutPlan, RolloutRobot
 
 
 def view_robots(
     plan: RolloutPlan,
     fold: RolloutFold,
-    events: Iterable[RolloutEvent],
     chosen: Collection[str],
     *,
     away: Collection[str],
@@ -23,12 +20,11 @@ def view_robots(
     """Returns robots of a rollout, in the order in which they were chosen.
 
     Args:
-        events: Of the rollout, oldest first.
         away: Those that are not waited for.
         runs: What each runs, as "NAME@VERSION".
         said: What each last said of what it installs for this rollout.
     """
-    failed = {event.robot: event for event in events if event.kind in _FAILURES}
+    failed = fold.failures
     rings = {robot: ring.name for ring in plan.rings for robot in ring.robots}
     return tuple(
         RolloutRobot(

@@ -9,12 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
 from typing import final
 
 import sqlalchemy as sa
 
-from mainspring.control.service.stored.owners import DatasetOwners
+from mainspring.control.service.stored.owners import DatasetOwners, opened_store
 from mainspring.control.store.robots import records
 from mainspring.control.store.store import Store
 from mainspring.control.store.tokens import LAB_ITSELF, Caller
@@ -33,7 +32,7 @@ from mainspring.domain.errors import InvalidInput, NotAllowed, NotFound
 from mainspring.domain.ids import checked_name
 from mainspring.domain.job import LAB
 from mainspring.domain.team import RIGHTS, Right, Whose
-from mainspring.objects import Blob, ObjectStore, open_store
+from mainspring.objects import Blob, ObjectStore
 
 REQUESTS_AT_ONCE = 16
 TEXT_LENGTH_MAX = 300
@@ -43,7 +42,6 @@ PREFIX_MIN = 6  # Letters of an id that name one clip among a million, nearly al
 _ID = re.compile(r"[0-9a-f]{64}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,110}\.mcap")
 _KEY = re.compile(r"clips/([^/]+)/([^/]+)/(\d{20})-([0-9a-f]{64})\.json")
-_open = lru_cache(maxsize=4)(open_store)
 
 
 @message("ClipKept")
@@ -68,7 +66,7 @@ class Clips:
     def __init__(
         self, store: Store, owners: DatasetOwners, objects_url: str, did: Callable[[Caller, str, str], None]
     ) -> None:
-        self._robots = store
+        self._store = store
         self._owners = owners
         self._objects_url = objects_url
         self._did = did
@@ -89,21 +87,21 @@ class Clips:
         for clip in told.clips:
             _check(clip)
         named = sorted({clip.robot for clip in told.clips})
-        with self._robots.read() as connection:
+        with self._store.read() as connection:
             for robot in named:
                 _require_voice(connection, robot, caller)
         self._owners.begin_for(dataset, named, caller)
-        store = self._store
+        objects = self._objects
 
         def keep(clip: ClipEntry) -> None:
             key = f"clips/{dataset}/{clip.robot}/{clip.begun_ns:020d}-{clip.id}.json"
-            store.put_if_absent(key, encode(ClipKept(clip=clip, sender=str(caller)[:TEXT_LENGTH_MAX])))
+            objects.put_if_absent(key, encode(ClipKept(clip=clip, sender=str(caller)[:TEXT_LENGTH_MAX])))
 
         with ThreadPoolExecutor(REQUESTS_AT_ONCE, "clips") as pool:
             list(pool.map(keep, told.clips))
         asked: set[str] = set()
         for robot in named:
-            asked |= {seen.key.rpartition("/")[2] for seen in store.list(f"clips_asked/{robot}")}
+            asked |= {seen.key.rpartition("/")[2] for seen in objects.list(f"clips_asked/{robot}")}
         return ClipsAsked(ids=tuple(clip.id for clip in told.clips if clip.id in asked))
 
     def every(
@@ -116,13 +114,13 @@ class Clips:
             robot: Only this robot's.
             limit: At most so many.
         """
-        store = self._store
+        objects = self._objects
         found = self._keys(dataset, robot, caller)[-min(limit, CLIPS_LISTED_MAX) :]
-        asked = {seen.key.rpartition("/")[2] for seen in store.list("clips_asked")}
+        asked = {seen.key.rpartition("/")[2] for seen in objects.list("clips_asked")}
 
         def view(key: str) -> ClipView:
-            kept = decode(ClipKept, store.get(key))
-            here = store.size(Blob(id=kept.clip.id, size_bytes=kept.clip.size_bytes).key) is not None
+            kept = decode(ClipKept, objects.get(key))
+            here = objects.size(Blob(id=kept.clip.id, size_bytes=kept.clip.size_bytes).key) is not None
             coming = kept.clip.send or kept.clip.id in asked
             way = ClipWay.HERE if here else ClipWay.COMING if coming else ClipWay.ROBOT
             return ClipView(dataset=key.split("/")[1], clip=kept.clip, way=way, sender=kept.sender)
@@ -157,21 +155,21 @@ class Clips:
         for dataset in sorted({known[id].split("/")[1] for id in found}):
             self._owners.begin(dataset, caller, there=True)
         for id in found:
-            self._store.put_if_absent(f"clips_asked/{known[id].split('/')[2]}/{id}", b"")
+            self._objects.put_if_absent(f"clips_asked/{known[id].split('/')[2]}/{id}", b"")
             self._did(caller, "ask for a clip", id)
         return ClipsAsked(ids=tuple(found))
 
     def _keys(self, dataset: str | None, robot: str | None, caller: Caller) -> Sequence[str]:
         """Returns the keys of clips that somebody may know of, oldest first."""
         seen = self._owners.seen_by(caller)
-        keys = [seen.key for seen in self._store.list("clips" if dataset is None else f"clips/{dataset}")]
+        keys = [seen.key for seen in self._objects.list("clips" if dataset is None else f"clips/{dataset}")]
         told = [match for key in keys if (match := _KEY.fullmatch(key)) and robot in (None, match[2])]
         told = [match for match in told if seen(match[1])]
         return [match[0] for match in sorted(told, key=lambda match: (match[3], match[4]))]
 
     @property
-    def _store(self) -> ObjectStore:
-        return _open(self._objects_url)
+    def _objects(self) -> ObjectStore:
+        return opened_store(self._objects_url)
 
 
 def _check(clip: ClipEntry) -> None:

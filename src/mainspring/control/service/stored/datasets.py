@@ -10,19 +10,18 @@ import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
 from itertools import islice
 from math import isfinite
 from threading import BoundedSemaphore, Lock
 from typing import Any, final
 
 from mainspring import data  # Loads its names when they are used: a server that shows none needs none.
-from mainspring.control.service.stored.owners import DatasetOwners
+from mainspring.control.service.stored.owners import DatasetOwners, opened_store
 from mainspring.control.store.tokens import LAB_ITSELF, Caller
 from mainspring.domain import answers
 from mainspring.domain.codec import from_plain
 from mainspring.domain.errors import InvalidInput, NotFound, TooManyRequests, Unavailable
-from mainspring.objects import ObjectStore, open_store
+from mainspring.objects import ObjectStore
 
 CANDIDATES_MAX, LINKS_MAX, VERSIONS_MAX = 50, 500, 200  # Of one answer: what people look at.
 PICTURES_S = 60.0  # What decoding the longest episode may take.
@@ -31,7 +30,6 @@ PICTURES_WAIT_S = 20.0  # What somebody waits for others' pictures.
 PICTURES_KEPT = 64  # Half a megabyte each.
 PICTURES_BYTES_MAX = 8 << 20
 _NANOSECONDS = 1_000_000_000
-_open = lru_cache(maxsize=4)(open_store)
 _decoding = BoundedSemaphore(PICTURES_AT_ONCE)
 _kept: OrderedDict[tuple[str, str, str], bytes] = OrderedDict()
 _keeping = Lock()
@@ -111,7 +109,7 @@ class Datasets:
                 freshness=answers.DatasetFreshness(
                     episodes=fresh.episodes, median_s=fresh.median_s, late_s=fresh.late_s, max_s=fresh.max_s
                 ),
-                team=self.owners.teams().get(newest.dataset),
+                team=self.owners.of(newest.dataset).team,
             )
 
     def episodes(
@@ -210,7 +208,7 @@ class Datasets:
 
     @property
     def _store(self) -> ObjectStore:
-        return _open(self._objects_url)
+        return opened_store(self._objects_url)
 
     def _version(self, dataset: str, number: str, caller: Caller) -> Any:
         if not number.isascii() or not number.isdigit() or len(number) > 9:

@@ -34,8 +34,9 @@ from mainspring.domain.team import Right, TeamRole
 from mainspring.objects import ObjectStore, open_store
 
 DATASETS_MAX = 100_000  # Of all whose owner is known: each look at the data reads their names.
+TEAM_DATASETS_MAX = 10_000  # So that no team can use up the names of all.
 _FOLDERS = ("catalog", "candidates", "clips")  # A dataset is there when one of them has it.
-_open = lru_cache(maxsize=4)(open_store)
+opened_store = lru_cache(maxsize=4)(open_store)  # One client of the lab's object store, for all that read it.
 
 
 def hidden_from(connection: sa.Connection, caller: Caller) -> frozenset[str]:
@@ -133,7 +134,7 @@ class DatasetOwners:
                     on=f"team {team!r}",
                     got=f"{theirs[0][:80]!r}, which people of that team may not read",
                     wanted="data of the team, of one below, or everybody's",
-                    next_step="submit it for a team that may; or ms data team NAME --to-everybody",
+                    next_step="submit it for a team that may, or give them the dataset: ms data team NAME --to TEAM",
                 )
 
     def _require_views(self, attempted: str, views: Iterable[str], hidden: Collection[str]) -> None:
@@ -179,7 +180,7 @@ class DatasetOwners:
         """
         checked_name(dataset, "dataset")
         with self._store.read() as connection:
-            found = _readable(connection, dataset, caller)
+            found = _own(connection, dataset, caller)
             if found is not None:
                 _require_sender(connection, found, caller)
                 return found
@@ -189,13 +190,12 @@ class DatasetOwners:
         made = DatasetOwner(name=dataset, team=owner, maker="" if there else str(caller), made_s=self._clock.now_s())
         with self._store.write() as connection:
             _require_sender(connection, made, caller)
-            if count_owners(connection) >= DATASETS_MAX:
-                raise LimitReached("begin a dataset", on=dataset, got=f"{DATASETS_MAX} datasets", wanted="fewer")
+            _require_room(connection, made)
             found = add_owner(connection, made)
             if found == made and not there:
                 deed = Deed(caller=caller, action="begin a dataset", target=dataset, team=owner or LAB)
                 note_all(connection, [deed], made.made_s)
-            _readable(connection, dataset, caller)  # Somebody else may have begun it meanwhile.
+            _own(connection, dataset, caller)  # Somebody else may have begun it meanwhile.
             _require_sender(connection, found, caller)
         return found
 
@@ -205,7 +205,7 @@ class DatasetOwners:
         Robots that are enrolled are of their team, others of the caller's.
 
         Raises:
-            NotFound: It is of a team of which a robot is not, or see `begin`.
+            NotFound: It is of a team of which a robot is not.
             MainspringError: See `begin`.
         """
         with self._store.read() as connection:
@@ -255,7 +255,7 @@ class DatasetOwners:
 
     @property
     def _objects(self) -> ObjectStore:
-        return _open(self._objects_url)
+        return opened_store(self._objects_url)
 
 
 def _readable(connection: sa.Connection, dataset: str, caller: Caller) -> DatasetOwner | None:
@@ -270,6 +270,28 @@ def _readable(connection: sa.Connection, dataset: str, caller: Caller) -> Datase
         if seen is not None and found.team not in seen:
             raise _not_found(dataset)
     return found
+
+
+def _own(connection: sa.Connection, dataset: str, caller: Caller) -> DatasetOwner | None:
+    """Returns whose a dataset is that somebody is about to add to, None where nobody has said so.
+
+    Raises:
+        NotFound: It is of others, of whom the caller is told no more than that.
+    """
+    try:
+        return _readable(connection, dataset, caller)
+    except NotFound:
+        step = "choose another name"
+        raise NotFound("begin a dataset", on=repr(dataset[:80]), got="a name that is taken", next_step=step) from None
+
+
+def _require_room(connection: sa.Connection, made: DatasetOwner) -> None:
+    bounds = {None: DATASETS_MAX} if made.team is None else {None: DATASETS_MAX, made.team: TEAM_DATASETS_MAX}
+    for team, most in bounds.items():
+        if count_owners(connection, team) >= most:
+            whose = f"team {team!r}" if team else "the lab"
+            got, step = f"{most:,} datasets of {whose}", "add to one that is there: ms data ls"
+            raise LimitReached("begin a dataset", on=made.name, got=got, wanted="fewer", next_step=step)
 
 
 def _require_sender(connection: sa.Connection, owner: DatasetOwner, caller: Caller) -> None:

@@ -44,9 +44,14 @@ def put_owner(connection: sa.Connection, owner: DatasetOwner) -> None:
     connection.execute(sa.insert(dataset_owners).values(**_ROWS.row(alike(DatasetOwner, owner))))
 
 
-def count_owners(connection: sa.Connection) -> int:
-    """Returns of how many datasets it is said whose they are."""
-    return connection.execute(sa.select(sa.func.count()).select_from(dataset_owners)).scalar_one()
+def count_owners(connection: sa.Connection, team: TeamName | None = None) -> int:
+    """Returns of how many datasets it is said whose they are.
+
+    Args:
+        team: Only those of this one, unless None.
+    """
+    query = sa.select(sa.func.count()).select_from(dataset_owners)
+    return connection.execute(query if team is None else query.where(dataset_owners.c.team == team)).scalar_one()
 
 
 def teams_of_datasets(connection: sa.Connection) -> Mapping[str, TeamName]:

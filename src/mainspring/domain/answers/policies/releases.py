@@ -228,7 +228,9 @@ class NewPolicyRelease:
         if len(self.note) > WORDS_MAX or any(len(gate.waived) > WORDS_MAX for gate in self.gates):
             raise InvalidInput("make a release", got="a longer note", wanted=f"at most {WORDS_MAX} letters")
         if self.image and (len(paths) != 1 or self.gates or self.dtype or self.automatic):
-            raise InvalidInput("release an image", got="more than a file", wanted="one file, signed by people")
+            given = {"gates": self.gates, "dtype": self.dtype, "automatic": self.automatic}
+            got = ", ".join([f"{len(paths)} files", *(name for name, value in given.items() if value)])
+            raise InvalidInput("release an image", got=got, wanted="one file, signed by people, and nothing else")
         kept = [gate for gate in self.gates if gate.standing is not GateStanding.PASSED and not gate.waived]
         if kept or not (self.gates or self.image):
             got = ", ".join(f"gate {gate.name} is {gate.standing.value}" for gate in kept) or "no gate at all"

@@ -45,7 +45,7 @@ async def view_robots(visit: Visit) -> Shown:
     rows = [_row(robot) for robot in found]
     empty = "None yet: ms robot enrol NAME." if not asked else "None of these."
     grid = Grid(name="robots", title="Robots", headings=headings, rows=rows, empty=empty, more=more)
-    sick = sum(robot.report is not None and not robot.report.healthy for robot in found)
+    sick = sum(health(robot).tone == "bad" for robot in found)
     return Shown(
         template="robots",
         title="Robots",

@@ -18,11 +18,12 @@ from mainspring.domain.answers import (
     RolloutView,
     RolloutWord,
 )
-from mainspring.domain.answers.policies.rollouts import ROLLOUT_ACTS, RingView
+from mainspring.domain.answers.policies.rollouts import LIVE_ROLLOUTS, ROLLOUT_ACTS, RingView
 from mainspring.domain.errors import InvalidInput
 from mainspring.domain.team import Right
 
 _EVERY_S = 5
+_LISTED_MAX = 50  # Of those before nobody asks here: ms rollout show NUMBER, and its page.
 _TONES = {
     RolloutState.RUNNING: "running",
     RolloutState.PAUSED: "warn",
@@ -58,7 +59,7 @@ DONE = {
 
 async def view_rollouts(visit: Visit) -> Shown:
     """Returns rollouts, newest first."""
-    found = await visit.lab.rollouts(limit=ROWS)
+    found = await visit.lab.rollouts(limit=_LISTED_MAX)
     headings = (
         Heading(key="rollout", title="Rollout", right=True),
         Heading(key="release", title="Release"),
@@ -82,8 +83,8 @@ async def view_rollouts(visit: Visit) -> Shown:
     ]
     empty = "None yet: ms rollout start NAME --rings lab,all."
     grid = Grid(name="rollouts", title="Rollouts", headings=headings, rows=rows, empty=empty)
-    live = sum(one.state in (RolloutState.RUNNING, RolloutState.PAUSED, RolloutState.GOING_BACK) for one in found)
-    words = {"count": len(found), "live": live}
+    live = sum(one.state in LIVE_ROLLOUTS for one in found)
+    words = {"count": len(found), "live": live, "newest": len(found) == _LISTED_MAX}
     return Shown(template="rollouts", title="Rollouts", words=words, grids={grid.name: grid}, every_s=_EVERY_S)
 
 
@@ -108,7 +109,9 @@ async def view_rollout(visit: Visit) -> Shown:
         "path": rollout_path(rollout.number),
         "acts": [(act, *ACTS[act]) for act in acts] if visit.may(Right.ROLL_OUT) else [],
         "asked": asked,
-        "standings": [(one.value, rollout_path(rollout.number, standing=one.value)) for one in RobotStanding],
+        "standings": [
+            (one.value, rollout_path(rollout.number, **(asked | {"standing": one.value}))) for one in RobotStanding
+        ],
         "done": DONE.get(visit.asked("done"), ""),
     }
     return Shown(
