@@ -20,7 +20,7 @@ LOOKS, LOOK_S = (
     60,
     0.5,
 )  # Until the pace has come to rest; at Young's interval it would be snapshots of minutes by then.
-LOST_S_MAX = 10.0
+LOST_S_MAX = 20.0  # Young's interval would lose all of the half minute that is looked at.
 COST_S_USUAL = 0.01  # Where a snapshot of the demo's size costs more, the machine is slow, and risks the more.
 PROGRAM = """
 import threading
