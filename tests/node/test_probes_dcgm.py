@@ -188,6 +188,23 @@ def test_answer_of_another_machine_is_never_taken_for_this_one(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
+    ("host", "node", "same"),
+    [
+        ("n1.hall.example", "n1", True),
+        ("n1", "n1.hall.example", True),
+        ("10.0.0.1", "10.0.0.1", True),
+        ("10.0.0.2", "10.0.0.1", False),
+        ("n1.east.example", "n1.west.example", False),
+        ("dcgm-exporter-x7k2p", "n1", False),
+        ("", "n1", False),
+    ],
+)
+def test_machine_is_a_node_by_its_whole_name_or_where_one_lacks_a_domain(host: str, node: str, same: bool) -> None:
+    found = read_answer(Exporter(host).text(), lambda labels: labels["UUID"], only=node)
+    assert bool(found.readings) is same
+
+
+@pytest.mark.parametrize(
     "text",
     [
         'DCGM_FI_DEV_GPU_TEMP{gpu="0",UUID="GPU-1"',

@@ -13,7 +13,15 @@ from mainspring.domain.hardware.health import CODE_LENGTH_MAX, Repair
 from mainspring.domain.ids import ClusterName, checked_name
 from mainspring.engines.kubernetes.cluster.config import KubernetesCluster
 from mainspring.engines.kubernetes.cluster.machines import read_machine
-from mainspring.engines.kubernetes.conditions import AKS, CONDITIONS, EKS, NPD, NVSENTINEL, read_conditions
+from mainspring.engines.kubernetes.conditions import (
+    AKS,
+    CONDITIONS,
+    EKS,
+    NPD,
+    NVSENTINEL,
+    KnownCondition,
+    read_conditions,
+)
 
 READY = {"type": "Ready", "status": "True"}
 OWN = ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable")
@@ -41,14 +49,13 @@ def test_each_condition_has_a_check_of_its_own_and_a_source() -> None:
 
 
 @pytest.mark.parametrize("known", CONDITIONS, ids=lambda known: known.type)
-def test_condition_is_told_where_it_is_bad_and_where_it_is_not_it_is_not(known: object) -> None:
-    assert known in CONDITIONS
-    (seen,) = read_conditions([READY, one(known.type, known.bad, "words")])  # type: ignore[attr-defined]
+def test_condition_is_told_where_it_is_bad_and_where_it_is_not_it_is_not(known: KnownCondition) -> None:
+    (seen,) = read_conditions([READY, one(known.type, known.bad, "words")])
     assert seen.known is known
     assert "words" in seen.message
-    well = "False" if known.bad == "True" else "True"  # type: ignore[attr-defined]
+    well = "False" if known.bad == "True" else "True"
     for status in (well, "Unknown", ""):
-        assert read_conditions([one(known.type, status)]) == ()  # type: ignore[attr-defined]
+        assert read_conditions([one(known.type, status)]) == ()
 
 
 def test_condition_that_is_not_listed_or_cannot_be_read_says_nothing() -> None:

@@ -80,8 +80,7 @@ class HealthStep:
         self._fresh = fresh
         self._places = _Places(fleet)
         self._fold = HealthFold(leaf_of=self._places.leaf)
-        self._known = OwnKnowledge()
-        self._signs = ClusterSigns(fleet)
+        self._known = (OwnKnowledge(), ClusterSigns(fleet))
         self._seen: int | None = None  # The last event in the fold.
         self._unread: list[NodeRef] = []  # Nodes of which nothing from before has been read yet.
         self._behind = True  # Whether anything from before has still to be read.
@@ -136,7 +135,7 @@ class HealthStep:
         Args:
             connection: From `Store.write`, of the leader.
         """
-        own = self._known.take(connection, now_s) + self._signs.take(connection, now_s)
+        own = sum(one.take(connection, now_s) for one in self._known)
         _end_over(connection, now_s)
         if self._behind:
             return

@@ -103,7 +103,7 @@ def read_answer(text: str, address_of: Callable[[Mapping[str, str]], str], *, on
     for sample in _samples(text):
         labels, value = sample.labels, sample.value
         host = labels.get("Hostname", "")[:LABEL_MAX]
-        if only and host.partition(".")[0].lower() != only.partition(".")[0]:
+        if only and not _is_named(host.lower(), only.lower()):
             others[host] = None
             continue
         address = address_of(labels)
@@ -125,6 +125,12 @@ def read_answer(text: str, address_of: Callable[[Mapping[str, str]], str], *, on
     return Scraped(readings=readings, last_xids=last, recent_xids=recent, others=tuple(others))
 
 
+def _is_named(host: str, node: str) -> bool:
+    """Returns whether a machine is a node, one of which may be named without its domain."""
+    whole = "." in host and "." in node
+    return host == node or (not whole and host.partition(".")[0] == node.partition(".")[0])
+
+
 def _samples(text: str) -> Iterator[Any]:
     """Yields the samples that are looked at; all else is not even parsed."""
     from prometheus_client.parser import text_string_to_metric_families  # Only where there is something to parse.
@@ -142,8 +148,8 @@ def _reading(address: str, name: str, values: Mapping[str, float]) -> DeviceRead
         known = _KNOWN[each]
         before = found.get(known.of, 0.0)
         found[known.of] = before + value if known.adds else max(before, value)
-    typed = {of: bool(value) if of in _FLAGS else int(value) for of, value in found.items()}
-    return DeviceReading(address=address, name=name, **typed)  # type: ignore[arg-type]  (by `_FLAGS`, as declared)
+    typed: dict[str, Any] = {of: bool(value) if of in _FLAGS else int(value) for of, value in found.items()}
+    return DeviceReading(address=address, name=name, **typed)
 
 
 # ---------------------------------------------------------------- where GPUs are
@@ -208,8 +214,8 @@ class DcgmDevices:
                 self._tell(address, code)
         self._recent = found.recent_xids
         for address, code in found.last_xids.items():
-            before = self._last.get(address)  # The first time it may have been weeks ago.
-            if before is not None and code not in (0, before) and not self._is_told(address, code):
+            last = self._last.get(address)  # The first time it may have been weeks ago.
+            if last is not None and code not in (0, last) and not self._is_told(address, code):
                 self._tell(address, code)
             self._last[address] = code
 
