@@ -292,7 +292,7 @@ def _told_by_all(watched: Watched, *, by: Sequence[str]) -> list[HealthEvent]:
             watched.exporter.recent_xids.clear()
         watched.now_s = now_s
         line = f"NVRM: Xid (PCI:{address(3)[:-2]}): 119, pid=1, Timeout after 6s"
-        seen = {
+        seen: dict[str, Sequence[Sighting | None]] = {
             "kernel-log": [seen_in(line)] if fault else [],
             "nvml": list(devices.look(now_s + 4)),
             "dcgm": list(watched.look(later_s=27.0)),
@@ -363,7 +363,12 @@ def test_watcher_asks_a_real_exporter(tmp_path: Path) -> None:
     exporter.gpus[6]["DCGM_FI_DEV_ROW_REMAP_FAILURE"] = 1
     with served(exporter) as url:
         watcher, seen = open_dcgm(NodeFiles(str(tmp_path)), url, node="elsewhere", clock=FakeClock()), list[Sighting]()
-        until(lambda: seen.extend(watcher.look(1.0)) or seen)
+
+        def looked() -> bool:
+            seen.extend(watcher.look(1.0))
+            return bool(seen)
+
+        until(looked)
         watcher.close()
     assert [(one.check, one.part) for one in seen if not one.healthy] == [("row-remap", address(6))]
 

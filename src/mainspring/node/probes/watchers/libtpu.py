@@ -64,11 +64,11 @@ class LibtpuProcess:
         now_s = self._clock.monotonic_s()
         if self._process is None:
             return self._start(now_s) if now_s >= self._starts_s else None
+        code = self._process.poll()  # Before the pipe is read: what it wrote before it ended is there then.
         line = self._newest_line()
         if line:
             self._heard_s, self._failures = now_s, 0
             return _answer(line)
-        code = self._process.poll()
         if code is not None:
             return self._failed(now_s, f"the process that asks libtpu ended with {code}")
         if now_s - self._heard_s > self._silent_s:
