@@ -151,6 +151,7 @@ def test_xid_that_both_fields_tell_of_is_told_once_and_again_when_it_comes_again
     assert not watched.faults(), "it is the same one, told a scrape later in another way"
     watched.exporter.recent_xids[5, 94] = 2
     assert [one.codes for one in watched.faults()] == [("94",)]
+    assert not watched.faults(later_s=QUIET_S), "it is in the exporter's window still"
     watched.exporter.recent_xids.clear()
     assert not watched.faults(later_s=QUIET_S)
     watched.exporter.recent_xids[5, 94] = 1
@@ -246,6 +247,13 @@ def test_parts_of_one_gpu_are_one_gpu() -> None:
     lines = [f'DCGM_FI_DEV_ECC_DBE_VOL_TOTAL{{UUID="u",GPU_I_ID="{part}"}} 4' for part in range(7)]
     found = read_answer("\n".join(lines), lambda labels: labels["UUID"])
     assert found.readings == (DeviceReading(address="u", uncorrected=4),)
+
+
+def test_fields_of_two_releases_are_one_and_errors_of_two_kinds_add_up() -> None:
+    names = ("CLOCK_THROTTLE_REASONS", "CLOCKS_EVENT_REASONS", "NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL",
+             "NVLINK_CRC_DATA_ERROR_COUNT_TOTAL")  # fmt: skip
+    found = read_answer("\n".join(f'DCGM_FI_DEV_{name}{{UUID="u"}} 4' for name in names), lambda labels: labels["UUID"])
+    assert found.readings == (DeviceReading(address="u", slowdowns=4, link_errors=8),)
 
 
 def test_every_field_is_one_of_a_reading_and_exported_once() -> None:
