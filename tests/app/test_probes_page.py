@@ -13,6 +13,7 @@ import yaml
 from mainspring.app.server.programs.probes import arguments_of
 from mainspring.node.probes.watchers.counters import COUNTERS
 from mainspring.node.probes.watchers.kernel_log import PATTERNS
+from mainspring.node.probes.watchers.scrape import ANSWER_BYTES_MAX, CALL_LIMIT_S, SCRAPED_S
 from tests.app.ready_ms import path_with_ready_ms
 
 PAGE = (Path(__file__).parents[2] / "docs" / "probes.md").read_text()
@@ -49,3 +50,15 @@ def test_the_page_lists_the_checks_that_there_are() -> None:
     for check in {row.check for row in PATTERNS}:
         assert f"`{check}`" in PAGE, check
     assert f"and {len(COUNTERS) - 2} more counters" in PAGE  # A link's flaps are counted in two places.
+    for check in ("ecc-corrected", "nvlink-errors", "pcie-replays", "dcgm", "ici-link", "libtpu"):
+        assert f"`{check}`" in PAGE, check
+
+
+def test_the_page_says_how_an_exporter_and_tpus_are_asked() -> None:
+    words = arguments_of(["--cluster", "hall", "--dcgm", "http://127.0.0.1:9400/metrics", "--no-dcgm", "--no-tpu"])
+    assert words.no_dcgm
+    assert words.no_tpu
+    for option in ("--dcgm URL", "--no-dcgm", "--no-tpu"):
+        assert f"`{option}`" in PAGE
+    bounds = f"every {SCRAPED_S:g} s, {CALL_LIMIT_S:g} s and {ANSWER_BYTES_MAX >> 20} MiB at the most"
+    assert bounds in " ".join(PAGE.split())

@@ -8,6 +8,7 @@ from enum import Enum
 from hashlib import sha256
 
 from mainspring.domain.errors import InvalidInput
+from mainspring.domain.hardware.health import Repair
 from mainspring.domain.ids import (
     NO_JOB,
     AllocationId,
@@ -163,6 +164,33 @@ class NodeOrder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSign:
+    """What others say is wrong with a node, through its cluster, which goes on using it all the same.
+
+    Args:
+        check: What they looked at; of one node each has another.
+        code: Their own word for it.
+        message: For people.
+        repair: What would help.
+    """
+
+    node: NodeName
+    check: str
+    code: str
+    message: str = ""
+    repair: Repair = Repair.NONE
+
+    def __post_init__(self) -> None:
+        """Checks the names.
+
+        Raises:
+            InvalidInput: One is none.
+        """
+        checked_name(self.node, "node")
+        checked_name(self.check, "check")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
     """Everything one engine says of its cluster at one instant.
 
@@ -178,6 +206,7 @@ class Inventory:
         offers: Nodes that could be had, ordered by name.
         orders: What is under way of them; its nodes are among `nodes`, as COMING.
         losses_per_node_hour: How often it takes a node back (spot), on average.
+        signs: What is said of its nodes that closes none of them.
     """
 
     cluster: ClusterName
@@ -189,6 +218,7 @@ class Inventory:
     offers: tuple[Offer, ...] = ()
     orders: tuple[NodeOrder, ...] = ()
     losses_per_node_hour: float = 0.0
+    signs: tuple[NodeSign, ...] = ()
 
     def __post_init__(self) -> None:
         """Checks the name, the size, and that nodes are ordered and unique.

@@ -17,6 +17,7 @@ from mainspring.domain.fleet import (
     Node,
     NodeCondition,
     NodeOrder,
+    NodeSign,
     Offer,
 )
 from mainspring.domain.ids import AllocationId, NodeName
@@ -191,6 +192,10 @@ class FakeEngine:
             condition_reason=reason,
             leaves_s=self._clock.now_s(),
         )
+
+    def say(self, *signs: NodeSign) -> None:
+        """Shows that others say this of its nodes, and nothing else any more."""
+        self._inventory = replace(self._inventory, signs=signs)
 
     def withhold(self, offer: str, reason: str) -> None:
         """Ends the orders of an offer: none of their nodes come, and it gives none any more, for that reason."""

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from mainspring.domain.hardware.health import HealthEvent, Repair, Scope
+from mainspring.domain.hardware.health import CONDITIONS, HealthEvent, Repair, Scope
 
 LEMON_WINDOW_S = 28 * 86_400.0
 EPISODE_S = (
@@ -70,6 +70,8 @@ def lemon_score(events: Sequence[HealthEvent]) -> float:
 
 
 def _weight(event: HealthEvent) -> float:
+    if event.source.name == CONDITIONS:
+        return 0.0  # Others say once more, of the node as a whole, what watchers see of its parts.
     if event.fatal:
         return 1.0
     return _NOT_FATAL if event.repair.rank >= Repair.RESET_DEVICE.rank else 0.0

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from mainspring.control.health.lemons import LEMON_SCORE, LEMON_WINDOW_S, episodes, lemon_score
 from mainspring.domain.errors import InvalidInput, nearest
 from mainspring.domain.hardware.health import (
+    CONDITIONS,
     QUIET,
     STRAGGLER,
     HealthEvent,
@@ -190,6 +191,11 @@ def _slow(seen: Seen) -> Sequence[HealthEvent]:
     return [each for each in seen.standing if each.check == STRAGGLER]
 
 
+def _condition(seen: Seen) -> Sequence[HealthEvent]:
+    told = [each for each in seen.standing if each.source.name == CONDITIONS]
+    return [each for each in told if each.repair.rank >= Repair.RESTART_NODE.rank]
+
+
 def _by_scope(events: Iterable[HealthEvent], kind: ScopeKind | None = None) -> list[list[HealthEvent]]:
     found: dict[Scope, list[HealthEvent]] = defaultdict(list)
     for each in events:
@@ -242,6 +248,14 @@ RULES: tuple[Rule, ...] = (
         state=HealthState.FAILED,
         repair=Repair.RESTART_NODE,
         evidence=_slow,
+    ),
+    Rule(
+        name="condition",
+        window_s=DAY_S,
+        words="others say so through its cluster",
+        state=HealthState.FAILED,
+        repair=None,
+        evidence=_condition,
     ),
     Rule(
         name="quiet",

@@ -19,6 +19,7 @@ CODES_MAX = 16
 CODE_LENGTH_MAX = 32
 PART_LENGTH_MAX = 128  # A device's UUID has 40 letters, a path of domains a few names.
 MESSAGE_LENGTH_MAX = 1_000
+CONDITIONS = "conditions"  # The source of what others say of a node through its cluster.
 STRAGGLER, REPLICAS = "straggler", "replicas"  # Checks of leads: who is slower than the others, and who differs,
 QUIET, SDC = "quiet", "sdc"  # and who is not heard of, and whose device computes wrongly (silent data corruption).
 TIME_S_MAX = 1e11

@@ -12,8 +12,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 from mainspring.node.probes.files import NodeFiles
+from mainspring.node.probes.watchers.tpu import has_tpu
 
 ADAPTERS, INTERFACES, DEVICES = "sys/class/infiniband", "sys/class/net", "sys/bus/pci/devices"
 GIDS_MAX = 256  # Of one port.
@@ -77,10 +79,11 @@ def network_findings(files: NodeFiles, variables: Mapping[str, str]) -> tuple[Ne
     Args:
         variables: Those of NCCL in the environment in which ranks are to run.
     """
-    node = _node(files, variables)
+    node, tpus = _node(files, variables), _tpus(files)
     if not node.ports:
-        return (_skipped("adapters", "no InfiniBand, RoCE or EFA adapter: collectives go over TCP"), _interfaces(node))
-    return tuple(look(node) for look in _LOOKS)
+        skipped = _skipped("adapters", "no InfiniBand, RoCE or EFA adapter: collectives go over TCP")
+        return (skipped, _interfaces(node), *tpus)
+    return (*(look(node) for look in _LOOKS), *tpus)
 
 
 def _node(files: NodeFiles, variables: Mapping[str, str]) -> _Node:
@@ -327,6 +330,16 @@ def _interfaces(node: _Node) -> NetworkFinding:
             "interfaces", f"NCCL_SOCKET_IFNAME names {', '.join(absent)[:200]}, which is not there; {found}", fix
         )
     return _ok("interfaces", found) if up else _warning("interfaces", found, "bring up one that all nodes can reach")
+
+
+def _tpus(files: NodeFiles) -> tuple[NetworkFinding, ...]:
+    """Returns whether links between TPUs are watched, where there are any."""
+    if not has_tpu(files):
+        return ()
+    if find_spec("libtpu") is None:
+        found = "there is no libtpu beside Mainspring: links between chips are not watched"
+        return (_warning("TPUs", found, "pip install libtpu, of the release that jobs use"),)
+    return (_ok("TPUs", "libtpu is there: links between chips are watched"),)
 
 
 _LOOKS: tuple[Callable[[_Node], NetworkFinding], ...] = (

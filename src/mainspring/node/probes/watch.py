@@ -19,17 +19,20 @@ from mainspring.node.probes.watchers.pcie import PcieLinks
 _log = logging.getLogger(__name__)
 
 
-def watchers_of(root: str, reader: DeviceReader | None, *, since_s: float = 0.0) -> tuple[Watcher, ...]:
+def watchers_of(
+    root: str, reader: DeviceReader | None, *, since_s: float = 0.0, others: Sequence[Watcher] = ()
+) -> tuple[Watcher, ...]:
     """Returns all watchers of a node.
 
     Args:
         root: What stands for "/".
         reader: The driver of its GPUs, None where it has none.
         since_s: The kernel's log is read from then on, in seconds since the Unix epoch.
+        others: Watchers of what this node alone has.
     """
     files = NodeFiles(root)
     watchers: tuple[Watcher, ...] = (KernelLog(files, since_s), Links(files), Machine(files), PcieLinks(files))
-    return watchers if reader is None else (*watchers, Devices(reader))
+    return (*watchers, *others) if reader is None else (*watchers, Devices(reader), *others)
 
 
 @final

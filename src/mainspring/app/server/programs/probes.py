@@ -14,6 +14,7 @@ import socket
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING
@@ -23,10 +24,13 @@ from mainspring.domain import codec
 from mainspring.domain.errors import InvalidInput, MainspringError, Unavailable
 from mainspring.domain.hardware.health import HealthEvent, Strategy
 from mainspring.domain.ids import ClusterName, NodeName, checked_name
-from mainspring.node.probes.sightings import Teller
+from mainspring.domain.ports import Clock
+from mainspring.node.probes.files import NodeFiles
+from mainspring.node.probes.sightings import Teller, Watcher
 from mainspring.node.probes.watch import Watch, watchers_of
 from mainspring.node.probes.watchers.devices import DeviceReader
 from mainspring.node.probes.watchers.links import SETTLED_S
+from mainspring.node.probes.watchers.tpu import Tpus, has_tpu
 
 if TYPE_CHECKING:
     from mainspring.node.probes.telling import HttpPost
@@ -38,6 +42,7 @@ OTHERS = {
     "measure": "mainspring.app.server.programs.measure",
     "network": "mainspring.app.server.programs.network",
     "sweep": "mainspring.app.server.programs.sweep",
+    "tpu": "mainspring.node.probes.watchers.libtpu",
 }
 TOLD_S = 10.0  # How long a watch that ends waits for a controller.
 SICK = 10  # Exit code of a look that saw something fatal; lower ones are those of commands that failed.
@@ -82,8 +87,9 @@ def watch(words: argparse.Namespace, reader: DeviceReader | None) -> int:
     seconds = ONCE_S if words.once and words.seconds is None else words.seconds
     over_s = float("inf") if seconds is None else clock.monotonic_s() + seconds
     since = words.since if words.since is not None else ONCE_SINCE_S if words.once else SINCE_S
+    others = _others(words, node, clock, has_driver=reader is not None)
     looked = Watch(
-        watchers_of(words.root, reader, since_s=clock.now_s() - since),
+        watchers_of(words.root, reader, since_s=clock.now_s() - since, others=others),
         Teller(cluster, node, dice, strategy=strategy),
         clock,
         left_out=outgoing.take_left_out if outgoing else lambda: 0,
@@ -131,6 +137,14 @@ def arguments_of(arguments: Sequence[str]) -> argparse.Namespace:
     add_telling(parser)
     parser.add_argument("--root", default="/", help="where the node's /proc, /sys and /dev are")
     parser.add_argument("--no-nvml", action="store_true", help="do not ask NVIDIA's driver")
+    parser.add_argument(
+        "--dcgm",
+        default="",
+        metavar="URL",
+        help="ask DCGM's exporter there; else at port 9400 where NVML is not asked",
+    )
+    parser.add_argument("--no-dcgm", action="store_true", help="do not ask DCGM's exporter")
+    parser.add_argument("--no-tpu", action="store_true", help="do not ask libtpu")
     return parser.parse_args(arguments)
 
 
@@ -156,6 +170,33 @@ def seconds_of(text: str) -> float:
 
 
 seconds_of.__name__ = "number of seconds"  # What argparse calls it.
+
+
+def _others(words: argparse.Namespace, node: NodeName, clock: Clock, *, has_driver: bool) -> list[Watcher]:
+    """Returns watchers of what few nodes have; none of their libraries is loaded elsewhere.
+
+    Args:
+        has_driver: Whether NVIDIA's driver is asked.
+
+    Raises:
+        InvalidInput: The command says wrongly where to ask.
+    """
+    files, found = NodeFiles(words.root), list[Watcher]()
+    unasked = not has_driver and files.exists("proc/driver/nvidia/version")
+    if not words.no_dcgm and (words.dcgm or unasked):
+        from mainspring.node.probes.watchers.dcgm import open_dcgm
+
+        found.append(open_dcgm(files, words.dcgm, node=node, clock=clock))
+    if not words.no_tpu and has_tpu(files):
+        if find_spec("libtpu") is None:
+            logging.getLogger(__name__).info("this node has TPUs, and no libtpu to ask: install it, or say --no-tpu")
+        else:
+            from mainspring.node.probes.watchers.libtpu import LibtpuProcess
+
+            command = (sys.executable, "-m", "mainspring", "probes", "tpu")
+            without = {name: value for name, value in os.environ.items() if name != "MAINSPRING_TOKEN"}
+            found.append(Tpus(LibtpuProcess(command, without, clock)))
+    return found
 
 
 def _reader() -> DeviceReader | None:

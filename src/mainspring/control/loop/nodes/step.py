@@ -18,6 +18,7 @@ from mainspring.control.health.nodes import EVENTS_MAX, REMEMBERED_S, HealthFold
 from mainspring.control.health.quarantines import OWNER, Decided, Leaf, NodePlace, Quarantine, decide
 from mainspring.control.health.rules import RULES, Finding, acting
 from mainspring.control.loop.nodes.known import OwnKnowledge
+from mainspring.control.loop.nodes.signs import ClusterSigns
 from mainspring.control.state.fleet import FleetView
 from mainspring.control.store.ledger import StateWriter
 from mainspring.control.store.nodes.cases import Case, change_cases
@@ -79,7 +80,7 @@ class HealthStep:
         self._fresh = fresh
         self._places = _Places(fleet)
         self._fold = HealthFold(leaf_of=self._places.leaf)
-        self._known = OwnKnowledge()
+        self._known = (OwnKnowledge(), ClusterSigns(fleet))
         self._seen: int | None = None  # The last event in the fold.
         self._unread: list[NodeRef] = []  # Nodes of which nothing from before has been read yet.
         self._behind = True  # Whether anything from before has still to be read.
@@ -134,7 +135,7 @@ class HealthStep:
         Args:
             connection: From `Store.write`, of the leader.
         """
-        own = self._known.take(connection, now_s)
+        own = sum(one.take(connection, now_s) for one in self._known)
         _end_over(connection, now_s)
         if self._behind:
             return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from threading import Lock
@@ -108,6 +108,13 @@ def samples(
         query = query.where(health_events.c.node == node)
     order = health_events.c.number.desc() if newest else health_events.c.number
     return tuple(_view(row, fresh) for row in connection.execute(query.order_by(order).limit(limit)))
+
+
+def told_by(connection: sa.Connection, source: str) -> Iterator[HealthEvent]:
+    """Yields what the controller itself told under the name of a source, in the order it did."""
+    own = (health_events.c.teller == "", health_events.c.source == source)
+    for row in connection.execute(sa.select(health_events.c.event).where(*own).order_by(health_events.c.number)):
+        yield read_text(HealthEvent, row.event)
 
 
 def told_nodes(connection: sa.Connection) -> tuple[NodeRef, ...]:

@@ -15,7 +15,7 @@ from threading import Lock
 from typing import Any
 
 from mainspring.domain.errors import NotFound, nearest
-from mainspring.domain.fleet import CHIPS_MAX, Inventory, Node, NodeCondition
+from mainspring.domain.fleet import CHIPS_MAX, Inventory, Node, NodeCondition, NodeSign
 from mainspring.domain.ids import ChipName, NodeName
 from mainspring.domain.job import MILLI
 from mainspring.domain.ports import Clock
@@ -192,6 +192,7 @@ class NodeStock:
             nodes=tuple(sorted((slot.node for slot in found), key=lambda node: node.name)),
             delegated=self._cluster.delegated,
             losses_per_node_hour=self._cluster.losses_per_node_hour,
+            signs=() if self._cluster.delegated else _signs(found),
         )
 
     def machine(self, node: NodeName) -> KubernetesMachine:
@@ -340,6 +341,22 @@ def _make_node(
         features=machine.features,
         chip_memory_gib=machine.chip_memory_gib,
     )
+
+
+def _signs(found: Iterable[Slot]) -> tuple[NodeSign, ...]:
+    """Returns what others say of nodes, in order of node and check."""
+    signs = [
+        NodeSign(
+            node=slot.node.name,
+            check=seen.known.check,
+            code=seen.known.type,
+            message=seen.message,
+            repair=seen.repair,
+        )
+        for slot in found
+        for seen in slot.machine.conditions
+    ]
+    return tuple(sorted(signs, key=lambda sign: (sign.node, sign.check)))
 
 
 def _names(machines: Iterable[str]) -> dict[NodeName, str]:

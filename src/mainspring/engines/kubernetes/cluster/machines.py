@@ -23,6 +23,7 @@ from mainspring.engines.kubernetes.cluster.config import CORDONED_BY, CORDONED_F
 from mainspring.engines.kubernetes.cluster.devices import DRIVERS, HARD, Published
 from mainspring.engines.kubernetes.cluster.offers import bearing
 from mainspring.engines.kubernetes.cluster.places import NodeLocation, find_place
+from mainspring.engines.kubernetes.conditions import ConditionSeen, read_conditions
 
 OWNER = "kubernetes"  # Of conditions that the cluster, or who runs it, sets.
 _OWN = "node.kubernetes.io/"
@@ -92,6 +93,7 @@ class KubernetesMachine:
         offer: The offer that it may have come from, "" for none.
         chip_memory_gib: Memory of each of its chips, None where neither a label, a driver nor our settings tell it.
         cordon: What keeps new work off.
+        conditions: What others say is wrong with it.
     """
 
     name: str
@@ -115,6 +117,7 @@ class KubernetesMachine:
     offer: str = ""
     chip_memory_gib: float | None = None
     cordon: NodeCordon
+    conditions: tuple[ConditionSeen, ...] = ()
 
     @property
     def counted_by(self) -> str:
@@ -195,6 +198,7 @@ def read_machine(found: Mapping[str, Any], cluster: KubernetesCluster) -> Kubern
         offer=bearing(cluster, labels),
         chip_memory_gib=cluster.chip_memory_gib.get(chips.chip) if chips.memory_gib is None else chips.memory_gib,
         cordon=cordon,
+        conditions=read_conditions(conditions),
     )
     return made.without_own_taints()
 
