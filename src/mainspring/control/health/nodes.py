@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import islice, takewhile
 from math import inf
 from typing import final
 
@@ -38,12 +37,15 @@ class NodeHealth:
         findings: The rules that hold, in their order.
         lemon_score: See `lemon_score`.
         stands: Whether something fatal was said that nobody has taken back, however long ago.
+        settled: Whether all that was said counts; a link that failed just now does not yet, and the node is to be
+            judged again without another word.
     """
 
     at: NodeRef
     findings: tuple[Finding, ...] = ()
     lemon_score: float = 0.0
     stands: bool = False
+    settled: bool = True
 
     @property
     def state(self) -> HealthState:
@@ -142,12 +144,14 @@ class HealthFold:
 
     Args:
         rules: The rules, in order.
-        leaf_of: Returns on which switch a node hangs, of its cluster; "" where nobody knows.
+        mates_of: Returns the nodes that hang on the same switch as a node, itself among them; none where nobody knows.
     """
 
-    def __init__(self, rules: Iterable[Rule] = RULES, leaf_of: Callable[[NodeRef], str] = lambda at: "") -> None:
+    def __init__(
+        self, rules: Iterable[Rule] = RULES, mates_of: Callable[[NodeRef], Iterable[NodeRef]] = lambda at: ()
+    ) -> None:
         self.judge_by(rules)
-        self._leaf_of = leaf_of
+        self._mates_of = mates_of
         self._told: dict[NodeRef, _Told] = {}
         self._linked: dict[NodeRef, None] = {}  # Of which a link was said to have failed.
 
@@ -204,6 +208,7 @@ class HealthFold:
             findings=findings(self._rules, since, standing, own, now_s),
             lemon_score=lemon_score(own),
             stands=any(each.fatal for each in standing),
+            settled=not any(_is_link_down(each) and now_s - each.at_s < TOGETHER_S for each in faults),
         )
 
     def _own(self, at: NodeRef, faults: Sequence[HealthEvent], now_s: float) -> Sequence[HealthEvent]:
@@ -211,16 +216,15 @@ class HealthFold:
 
         Whether they did shows within `TOGETHER_S`; until then they do not count.
         """
-        leaf = self._leaf_of(at) if any(map(_is_link_down, faults)) else ""
-        if not leaf:
+        mates = tuple(self._mates_of(at)) if any(map(_is_link_down, faults)) else ()
+        if not mates:
             return faults
-        others = [other for other in self._linked if other != at and other.cluster == at.cluster]
-        mates = [self._told[other].events for other in others if self._leaf_of(other) == leaf]
+        others = [self._told[mate].events for mate in mates if mate != at and mate in self._linked]
 
         def is_own(event: HealthEvent) -> bool:
             if not _is_link_down(event):
                 return True
-            return now_s - event.at_s >= TOGETHER_S and not any(_links_down_at(told, event.at_s) for told in mates)
+            return now_s - event.at_s >= TOGETHER_S and not any(_links_down_at(told, event.at_s) for told in others)
 
         return [event for event in faults if is_own(event)]
 
@@ -276,5 +280,5 @@ def _is_link_down(event: HealthEvent) -> bool:
 def _links_down_at(told: Sequence[HealthEvent], at_s: float) -> bool:
     """Returns whether a link was said to have failed about that time."""
     first = bisect_left(told, at_s - TOGETHER_S, key=lambda each: each.at_s)
-    about = takewhile(lambda each: each.at_s <= at_s + TOGETHER_S, islice(told, first, None))
-    return any(map(_is_link_down, about))
+    last = bisect_right(told, at_s + TOGETHER_S, key=lambda each: each.at_s)
+    return any(map(_is_link_down, told[first:last]))

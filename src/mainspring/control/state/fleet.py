@@ -88,6 +88,15 @@ class NodeIndex:
             for name, leaf in leaves.items()
         }
 
+    @cached_property
+    def by_leaf(self) -> Mapping[str, Sequence[NodeRef]]:
+        """Returns the nodes of each narrowest domain."""
+        found: dict[str, list[NodeRef]] = {}
+        for name, place in self.places.items():
+            if place.leaf:
+                found.setdefault(place.leaf, []).append(NodeRef(cluster=self.inventory.cluster, node=name))
+        return found
+
 
 @final
 class Places(Mapping[NodeRef, NodePlace]):
