@@ -89,12 +89,12 @@ class NodeIndex:
         }
 
     @cached_property
-    def by_leaf(self) -> Mapping[str, Sequence[NodeRef]]:
-        """Returns the nodes of each narrowest domain."""
-        found: dict[str, list[NodeRef]] = {}
+    def by_leaf(self) -> Mapping[str, Collection[NodeRef]]:
+        """Returns the nodes of each narrowest domain, in which one is soon found."""
+        found: dict[str, dict[NodeRef, None]] = {}
         for name, place in self.places.items():
             if place.leaf:
-                found.setdefault(place.leaf, []).append(NodeRef(cluster=self.inventory.cluster, node=name))
+                found.setdefault(place.leaf, {})[NodeRef(cluster=self.inventory.cluster, node=name)] = None
         return found
 
 

@@ -96,9 +96,9 @@ class HealthAtWork:
             self._fold.add(well(event, self._well, operation.now_s))
         self._look([row], operation)
 
-    def _mates(self, node: NodeRef) -> Iterable[NodeRef]:
+    def _mates(self, node: NodeRef) -> Collection[NodeRef]:
         leaf = self._rows[node] // self._model.leaf_nodes * self._model.leaf_nodes
-        return map(at, range(leaf, min(leaf + self._model.leaf_nodes, self._model.nodes)))
+        return [at(row) for row in range(leaf, min(leaf + self._model.leaf_nodes, self._model.nodes))]
 
     def _hear(self, fault: Fault, event: HealthEvent, operation: Operation) -> None:
         row = self._rows[NodeRef(cluster=CLUSTER, node=event.scope.node)]

@@ -7,7 +7,7 @@ all of it has been read. What somebody opened is not closed for what was seen be
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import inf
 from typing import final
 
@@ -59,7 +59,7 @@ class _Places:
     def now(self) -> Mapping[NodeRef, NodePlace]:
         return self._fleet.places()
 
-    def mates(self, at: NodeRef) -> Sequence[NodeRef]:
+    def mates(self, at: NodeRef) -> Collection[NodeRef]:
         index = self._fleet.indices().get(at.cluster)
         place = None if index is None else index.places.get(at.node)
         return () if index is None or place is None else index.by_leaf.get(place.leaf, ())
