@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from threading import Event
 from typing import TYPE_CHECKING
@@ -15,6 +15,8 @@ import sqlalchemy as sa
 from mainspring.control.api_streams import PIECE_BYTES_MAX, Followers, followed_events, followed_output
 from mainspring.control.store.ledger import StateWriter
 from mainspring.control.store.tokens import Caller
+from mainspring.domain.fleet import NodeRef
+from mainspring.domain.ids import ClusterName, NodeName
 from mainspring.domain.team import TeamRole
 from mainspring.domain.wire.events.nodes import NodeOpenedEvent
 
@@ -39,7 +41,7 @@ def not_answering(world: World, asked: str, *, once: Event | None = None) -> Ite
 
 
 @contextmanager
-def listening(world: World, listen: object) -> Iterator[None]:
+def listening(world: World, listen: Callable[..., None]) -> Iterator[None]:
     engine = world.control.store.engine
     sa.event.listen(engine, "before_cursor_execute", listen)
     try:
@@ -125,15 +127,16 @@ def test_reader_who_is_behind_is_told_much_in_pieces_that_go_on_where_they_end(w
     with world.control.store.write() as connection:
         writer = StateWriter(connection, world.clock.now_s())
         for number in range(count):
-            told = NodeOpenedEvent(cluster="east", node=f"n{number}", closure="cordon", by="ada", reason=words)
-            writer.event(told, job=None)
+            at = NodeRef(cluster=ClusterName("east"), node=NodeName(f"n{number}"))
+            opened = NodeOpenedEvent(cluster=at.cluster, node=at.node, closure="cordon", by="ada", reason=words)
+            writer.event(opened, job=None)
 
     async def follow() -> list[bytes]:
-        stream = followed_events(world.control, Followers(quiet_s=0.05), None, caller, since=since)
+        followers = Followers(quiet_s=0.05, kept_max=1)
+        stream = followed_events(world.control, followers, None, caller, since=since)
         pieces: list[bytes] = []
         while b"".join(pieces).count(b"data: ") < count:
             pieces.append(await next_of(stream))
-        await stream.aclose()
         return pieces
 
     told = [piece for piece in asyncio.run(follow()) if b"data: " in piece]
