@@ -14,9 +14,11 @@ import sqlalchemy as sa
 
 from mainspring.control.api_streams import PIECE_BYTES_MAX, Followers, followed_events, followed_output
 from mainspring.control.store.ledger import StateWriter
+from mainspring.control.store.schema import REASON_LENGTH_MAX
 from mainspring.control.store.tokens import Caller
 from mainspring.domain.fleet import NodeRef
 from mainspring.domain.ids import ClusterName, NodeName
+from mainspring.domain.routes import LIST_MAX
 from mainspring.domain.team import TeamRole
 from mainspring.domain.wire.events.nodes import NodeOpenedEvent
 
@@ -121,7 +123,9 @@ def test_stream_ends_without_a_fault_when_the_database_goes_away(world: World, o
 
 
 def test_reader_who_is_behind_is_told_much_in_pieces_that_go_on_where_they_end(world: World) -> None:
-    words, count = "x" * (PIECE_BYTES_MAX // 4), 10
+    words = "x" * REASON_LENGTH_MAX  # As long as any that an event keeps.
+    count = 3 * PIECE_BYTES_MAX // len(words)
+    assert count < LIST_MAX, "they are read at once"
     world.submit()
     since, caller = world.newest(), reader(world)
     with world.control.store.write() as connection:
@@ -140,6 +144,6 @@ def test_reader_who_is_behind_is_told_much_in_pieces_that_go_on_where_they_end(w
         return pieces
 
     told = [piece for piece in asyncio.run(follow()) if b"data: " in piece]
-    assert max(map(len, told)) < 2 * PIECE_BYTES_MAX
+    assert max(map(len, told)) < PIECE_BYTES_MAX + 2 * len(words)
     assert [f'"n{number}"'.encode() in b"".join(told) for number in range(count)] == [True] * count
     assert b"".join(told).count(b"data: ") == count
