@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from random import Random
+from time import process_time
 
 import pytest
 
@@ -29,9 +30,9 @@ def link(at: NodeRef, at_s: float, number: int) -> HealthEvent:
     )
 
 
-def leaf_of(at: NodeRef) -> str:
+def mates_of(at: NodeRef) -> list[NodeRef]:
     """All but the last hang on one switch."""
-    return "other" if at == NODES[-1] else "leaf"
+    return NODES[-1:] if at == NODES[-1] else NODES[:-1]
 
 
 def is_lemon(fold: HealthFold, at: NodeRef, now_s: float = NOW_S) -> bool:
@@ -42,7 +43,7 @@ def is_lemon(fold: HealthFold, at: NodeRef, now_s: float = NOW_S) -> bool:
 
 
 def told(events: list[HealthEvent], seed: int = 0) -> HealthFold:
-    fold = HealthFold(leaf_of=leaf_of)
+    fold = HealthFold(mates_of=mates_of)
     for event in Random(seed).sample(events, len(events)):
         fold.add(event)
     return fold
@@ -70,3 +71,26 @@ def test_link_counts_once_it_has_shown_that_no_other_failed_with_it() -> None:
     assert is_lemon(fold, NODES[0], NOW_S + TOGETHER_S)
     fold.forget(NOW_S + 60 * DAY_S)
     assert fold.nodes() == ()
+
+
+@pytest.mark.parametrize("leaf_nodes", [16, 4_096], ids=["racks", "one switch"])
+def test_a_look_at_a_node_takes_as_long_however_many_links_failed_at_other_times(leaf_nodes: int) -> None:
+    def least_s(count: int) -> float:
+        """The least time that a look takes at some nodes, all of whose links have failed one after the other."""
+        nodes = [NodeRef(cluster=HALL, node=NodeName(f"n{number}")) for number in range(count)]
+        leaves = [dict.fromkeys(nodes[first : first + leaf_nodes]) for first in range(0, count, leaf_nodes)]
+        mates = {at: leaf for leaf in leaves for at in leaf}
+        fold = HealthFold(mates_of=lambda at: mates[at].keys())
+        for place, at in enumerate(nodes):
+            fold.add(link(at, NOW_S - 27 * DAY_S + 3 * TOGETHER_S * place, 0))
+
+        def look() -> float:
+            began_s = process_time()
+            for at in nodes[:64]:
+                fold.of(at, NOW_S)
+            return process_time() - began_s
+
+        return min(look() for _ in range(5))
+
+    few, many = least_s(64), least_s(4_096)
+    assert many < 8 * few, f"{many:.4f} s beside {few:.4f} s"

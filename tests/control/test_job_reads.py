@@ -7,17 +7,22 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mainspring.control import Caller
+from mainspring.control import LAB_ITSELF, Caller, Settings
 from mainspring.control.service.evaluations.carrying import spec_of
+from mainspring.control.service.machines import KnownMachines
 from mainspring.control.service.stored.access import granted
+from mainspring.control.service.submits import SubmitChecks, Submits
+from mainspring.control.store.secrets import SecretKeys
 from mainspring.domain.answers import EvaluationRuleView, NewEvaluationRule, NewScale, NewService, Submit
 from mainspring.domain.answers.jobs import CHECKPOINT
 from mainspring.domain.errors import InvalidInput, NotAllowed, NotFound
 from mainspring.domain.ids import JobId, TeamName
 from mainspring.domain.job import LAB, JobKind, JobSpec
 from mainspring.domain.team import Team, TeamRole
-from mainspring.domain.wire import StoreCredentials, ViewCredentialsWanted
+from mainspring.domain.wire import CredentialsWanted, StoreCredentials, ViewCredentialsWanted
 from mainspring.objects import Access
+from mainspring.objects.sts import RoleSessions
+from mainspring.testing import SeededDice
 
 if TYPE_CHECKING:
     from tests.control.conftest import World
@@ -35,6 +40,9 @@ class _Given:
     def grant(self, access: Access, *, holder: str) -> StoreCredentials:
         self.asked.append(access)
         return StoreCredentials(access_key_id="a", secret_access_key="b", session_token="c", lasts_s=60.0)
+
+    def check(self, access: Access) -> None:
+        """Whatever it is, it may be given."""
 
 
 @pytest.fixture
@@ -75,9 +83,16 @@ def test_ranks_get_what_their_spec_names_to_read_and_never_what_their_agent_may_
 def test_jobs_name_checkpoints_that_their_submitter_and_their_team_may_read(teams: World) -> None:
     control, arms, lab = teams.control, _caller(teams, ARMS), _caller(teams, LAB, TeamRole.ADMIN)
     theirs = teams.submit(teams.spec("theirs", team=VISION))
-    for named in ({"reads": (theirs,)}, {"reads": (f"{theirs}@7",)}, {"evaluates": f"{theirs}@7"}):
-        spec = replace(teams.spec("mine", team=ARMS), **named)
-        with pytest.raises(NotFound, match="reads"):
+    every: tuple[dict[str, object], ...] = (
+        {"reads": (theirs,)},
+        {"reads": (f"{theirs}@7",)},
+        {"evaluates": f"{theirs}@7"},
+        {"begins_from": theirs},
+        {"begins_from": f"{theirs}@7"},
+    )
+    for named in every:
+        spec = replace(teams.spec("mine", team=ARMS), **named)  # type: ignore[arg-type]
+        with pytest.raises(NotFound, match=f"field '{next(iter(named))}'"):
             control.submit(Submit(spec=spec), arms)
         served = replace(spec, kind=JobKind.SERVICE)
         with pytest.raises(NotFound):
@@ -85,10 +100,16 @@ def test_jobs_name_checkpoints_that_their_submitter_and_their_team_may_read(team
         with pytest.raises(NotAllowed, match="people of team 'arms' may not"):
             control.submit(Submit(spec=spec), lab)
     control.people.set_team(Team(name=VISION, parent=TeamName(LAB), open=True))
-    for named in ({"reads": (theirs,)}, {"evaluates": f"{theirs}@7"}):
-        control.submit(Submit(spec=replace(teams.spec("mine", team=ARMS), **named)), arms)
-    with pytest.raises(NotAllowed, match="may not add to"):  # Its report would be kept with another team's checkpoint.
-        _ranks_get(teams, teams.spec("mine", team=ARMS, evaluates=f"{theirs}@7"), _Given())
+    for named in every:
+        spec = replace(teams.spec("mine", team=ARMS), **named)  # type: ignore[arg-type]
+        control.submit(Submit(spec=spec), arms)
+
+
+def test_an_evaluation_of_an_open_teams_checkpoint_reads_it_and_keeps_nothing_with_it(teams: World) -> None:
+    theirs = teams.submit(teams.spec("theirs", team=VISION))
+    teams.control.people.set_team(Team(name=VISION, parent=TeamName(LAB), open=True))
+    access = _ranks_get(teams, teams.spec("mine", team=ARMS, evaluates=f"{theirs}@7"), _Given())
+    assert access == Access(reads=(f"checkpoints/{theirs}",))
 
 
 def test_a_team_that_is_open_no_more_is_read_no_more(teams: World) -> None:
@@ -104,6 +125,56 @@ def test_a_team_that_is_open_no_more_is_read_no_more(teams: World) -> None:
     control.people.set_team(Team(name=VISION, parent=TeamName(LAB)))
     with pytest.raises(NotAllowed, match="may not read"):
         granted(control.store, wanted, caller, grants=grants, owners=control.datasets.owners)
+
+
+def test_a_job_begins_from_what_its_team_may_read_and_saves_on_where_it_may_no_more(teams: World) -> None:
+    control, grants, open_team = teams.control, _Given(), Team(name=VISION, parent=TeamName(LAB), open=True)
+    theirs = teams.submit(teams.spec("theirs", team=VISION))
+    control.people.set_team(open_team)
+    spec = teams.spec("mine", team=ARMS, begins_from=f"{theirs}@7", views=("a-view",))
+    job = control.submit(Submit(spec=spec), _caller(teams, ARMS)).id
+    teams.tick(2)
+    teams.register(job)
+    order = next(iter(teams.orders_of(job).values()))
+    caller = control.entered(order.token, attempt=order.attempt)
+    wanted = (
+        CredentialsWanted(allocation=order.allocation),
+        ViewCredentialsWanted(allocation=order.allocation, view="a-view"),
+    )
+
+    def reads() -> list[tuple[str, ...]]:
+        for each in wanted:
+            granted(control.store, each, caller, grants=grants, owners=control.datasets.owners)
+        return [access.reads for access in grants.asked[-2:]]
+
+    golden = "golden/a-view"
+    assert reads() == [(f"checkpoints/{theirs}",), (f"checkpoints/{theirs}", golden)]
+    control.people.set_team(replace(open_team, open=False))
+    with pytest.raises(NotAllowed, match="may not read"):
+        reads()
+    teams.beat(job, step=3)
+    assert reads() == [(), (golden,)]
+    assert grants.asked[-2].writes == (f"checkpoints/{job}",)
+
+
+def test_more_than_one_session_can_be_for_is_refused_before_a_chip_is_held(world: World) -> None:
+    control, dice = world.control, SeededDice(7, "submits")
+    folder = (
+        "a-long-folder-below-that-everybody-of-the-lab-knows-by-heart/and-another-one/and-a-third-one-too-after-all"
+    )
+    role = "arn:aws:iam::123456789012:role/mainspring-agents"
+    grants = RoleSessions(f"s3://{'b' * 63}/{folder}", role=role, region="us-east-1", options={})
+    checks = SubmitChecks(
+        KnownMachines(control.fleet, world.clusters), SecretKeys(world.keys, dice), control.datasets.owners, grants
+    )
+    submits = Submits(control.store, checks, world.clock, dice, lambda: None, settings=Settings())
+    named = tuple(f"imported-{letter * 50}" for letter in "abcd")
+    many, few = (Submit(spec=world.spec("mine", reads=reads)) for reads in (named, named[:2]))
+    with pytest.raises(NotAllowed, match=r"a policy of \d+ letters; wanted at most 2048"):
+        submits.submit([many], LAB_ITSELF)
+    assert submits.submit([few], LAB_ITSELF)
+    with pytest.raises(NotAllowed, match="letters"):
+        grants.grant(Access(reads=tuple(f"checkpoints/{name}" for name in named * 2)), holder="job-1.1.reads")
 
 
 def test_evaluations_of_rules_name_what_they_evaluate(teams: World) -> None:

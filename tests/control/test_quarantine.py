@@ -6,14 +6,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 import sqlalchemy as sa
+from tests.control.conftest import GPU
 from tests.control.told_of_nodes import fault, well
 
 from mainspring.control import Caller
 from mainspring.control.api_metrics import Metrics
+from mainspring.control.health.nodes import TOGETHER_S
 from mainspring.control.health.quarantines import QUARANTINE_S
 from mainspring.control.loop.nodes.known import OwnKnowledge
+from mainspring.control.store.nodes.settings import healths
 from mainspring.control.store.schema import health_events
 from mainspring.domain.answers import ClosureKind, NewClosure, Reason
+from mainspring.domain.fleet import Node, NodeRef
+from mainspring.domain.hardware.health import ScopeKind
 from mainspring.domain.ids import ClusterName, NodeName
 from mainspring.domain.job import LAB
 from mainspring.domain.life import AttemptState, JobState
@@ -147,6 +152,27 @@ def test_a_watcher_that_takes_its_fault_back_opens_the_node(world: World) -> Non
     assert open_of(world) == []
     assert condition(world, "west-0") == ("ready", "")
     assert [one.ended_by for one in world.control.care.closures(past=True)] == ["health"]
+
+
+def test_a_link_that_came_back_at_once_counts_a_minute_later_without_another_word(world: World) -> None:
+    at = NodeRef(cluster=ClusterName("west"), node=NodeName("west-racked"))
+    world.west.inner.add_node(Node(name=at.node, chip=GPU, chips=1, domains=(("rack", "a"),)))
+    world.tick()
+
+    def score() -> float:
+        with world.control.store.read() as connection:
+            return dict(healths(connection))[at].lemon_score
+
+    link = {"cluster": at.cluster, "kind": ScopeKind.LINK, "part": "mlx5_0/1", "check": "port"}
+    tell(world, fault(at.node, at_s=world.clock.now_s(), **link))  # type: ignore[arg-type]
+    world.tick(2)
+    tell(world, fault(at.node, at_s=world.clock.now_s(), healthy=True, **link))  # type: ignore[arg-type]
+    world.tick(20)
+    assert score() == 0.0
+    world.tick(round(TOGETHER_S))
+    assert score() == 1.0
+    world.tick(20)
+    assert score() == 1.0
 
 
 def test_a_rule_that_is_back_in_shadow_opens_what_it_closed(world: World) -> None:

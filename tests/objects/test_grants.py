@@ -37,6 +37,9 @@ class FakeGrants:
             access_key_id=f"key {number}", secret_access_key="s", session_token="t", lasts_s=LASTS_S
         )
 
+    def check(self, access: Access) -> None:
+        """Whatever it is, it may be given."""
+
 
 def _access(attempt: str) -> Access:
     return Access(writes=(f"checkpoints/{attempt}",))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,9 +12,12 @@ from rich.console import Console, RenderableType
 
 from mainspring.app.render.training.evaluations import comparison_panel, report_panel, reports_table
 from mainspring.domain.codec import decode, encode
-from mainspring.domain.errors import InvalidInput
+from mainspring.domain.errors import InvalidInput, NotAllowed
 from mainspring.domain.ids import JobId
+from mainspring.objects.folder import FolderStore
+from mainspring.objects.port import Data
 from mainspring.robots.environments.port import EnvironmentFacts, EpisodeStart, FloatArray, Moment, Pixels
+from mainspring.robots.evaluation.keeping import find_evaluation, keep_if_allowed
 from mainspring.robots.evaluation.pictures import page
 from mainspring.robots.evaluation.playing import LANES, Observations, Played, play
 from mainspring.robots.evaluation.report import (
@@ -100,6 +105,17 @@ def test_score_of_an_episode_is_its_best_also_where_it_was_lost_again() -> None:
     assert [each.score for each in played] == [0.25] * len(STARTS)
     assert not any(each.solved for each in played)
     assert all(each.score == 1.0 and each.solved for each in walked(1.5))
+
+
+def test_report_of_a_checkpoint_that_nothing_may_be_kept_with_is_no_fault(tmp_path: Path) -> None:
+    class Closed(FolderStore):
+        def put(self, key: str, data: Data) -> None:
+            raise NotAllowed("store an object", on=key)
+
+    report = reported(walked(1.5))
+    assert keep_if_allowed(FolderStore(tmp_path), report, {})
+    assert find_evaluation(FolderStore(tmp_path), report.job, report.step, report.name) == report
+    assert not keep_if_allowed(Closed(tmp_path), report, {})
 
 
 def test_score_of_each_start_is_its_own_where_lanes_are_used_again() -> None:

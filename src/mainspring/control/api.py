@@ -68,6 +68,7 @@ _STATUSES: tuple[tuple[type[MainspringError], int], ...] = (
     (Unavailable, 503),
 )  # The first that fits.
 _KEY = Annotated[str | None, fastapi.Header(alias=KEY_HEADER, description="Under one key a call is done once.")]
+_APART_MAX = 8  # Submits at once that ask the object store, which may be slow: a fifth of the threads.
 _TELLING_MAX = 2  # Batches of health events read at once: a burst of them leaves the loop its share of the interpreter.
 _bearer = HTTPBearer(auto_error=False)
 STRANGERS_BYTES_MAX = 2 * answers.ID_TOKEN_LENGTH_MAX  # What is read of a body whose sender shows no token.
@@ -96,6 +97,7 @@ def create_app(control: Control, arrivals: Arrivals | None = None, logins: Login
     app.state.familiar = Familiar()
     app.state.metrics = Metrics(control)
     app.state.submits = Trips(_submit_each)
+    app.state.apart = CapacityLimiter(_APART_MAX)
     app.state.telling = CapacityLimiter(_TELLING_MAX)
     for route in sorted(ROUTES, key=lambda one: not one.bare):  # A request is held against one after the other.
         app.router.add_api_route(
@@ -262,23 +264,38 @@ def _events(
 
 
 async def _submit(*, request: Request, secret: str, body: bytes) -> Response:
-    call = Call(request=request, secret=secret, body=body)
-    return await cast(Trips[Call, Response], request.app.state.submits).ask(call)
+    call, state = Call(request=request, secret=secret, body=body), request.app.state
+    answer = await cast(Trips[Call, Response | None], state.submits).ask(call)
+    if answer is None:
+        (apart,) = await to_thread.run_sync(partial(_submit_each, [call], apart=True), limiter=state.apart)
+        if isinstance(apart, Exception):
+            raise apart
+        answer = apart
+    assert answer is not None
+    return answer
 
 
-def _submit_each(calls: Sequence[Call]) -> Sequence[Response | Exception]:
-    """Answers submits that came at one time: lets each caller in, reads what each says, and writes all together."""
+def _submit_each(calls: Sequence[Call], *, apart: bool = False) -> Sequence[Response | Exception | None]:
+    """Answers submits that came at one time: lets each caller in, reads what each says, and writes all together.
+
+    Args:
+        apart: Whether nobody else waits for them. Where others do, None answers a submit that names views: whose they
+            are the object store knows, and that may take long.
+    """
     entered: dict[tuple[str, ...], Caller] = {}
 
-    def read(call: Call) -> tuple[answers.Submit, Caller]:
+    def read(call: Call) -> tuple[answers.Submit, Caller] | None:
         at = (call.secret, _address(call.request), call.request.headers.get(ATTEMPT_HEADER, ""))
         caller = call.request.state.caller = entered.get(at) or _caller(Calls.submit, call.request, call.secret)
         entered[at] = caller
-        return keyed(call.request, [decode(answers.Submit, call.body)])[0], caller
+        (submit,) = keyed(call.request, [decode(answers.Submit, call.body)])
+        return (submit, caller) if apart or not submit.spec.views else None
 
     asked = each(read, calls)
-    made = iter(_control(calls[0].request).submit_each([one for one in asked if not isinstance(one, Exception)]))
-    return each(answered, (one if isinstance(one, Exception) else next(made) for one in asked))
+    together = [one for one in asked if one is not None and not isinstance(one, Exception)]
+    made = iter(_control(calls[0].request).submit_each(together))
+    told = (one if one is None or isinstance(one, Exception) else next(made) for one in asked)
+    return each(lambda one: None if one is None else answered(one), told)
 
 
 def _submit_batch(*, request: Request, caller: Caller, body: bytes) -> Response:

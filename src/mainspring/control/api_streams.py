@@ -294,9 +294,15 @@ def _read(control: Control, job: JobId | None, may: Sight, since: int) -> TailPi
         newest = newest_event(connection)
         seen = None if job else may.teams
         found = events_since(connection, since=since, limit=LIST_MAX, job=job, seen=seen)
+    texts, size = [], 0
+    for event in found:
+        texts.append(_text(event))
+        size += len(texts[-1])
+        if size >= PIECE_BYTES_MAX:
+            return TailPiece(text=b"".join(texts), until=event.sequence, whole=False)
     whole = len(found) < LIST_MAX
     until = max(since, newest) if whole else found[-1].sequence
-    return TailPiece(text=b"".join(map(_text, found)), until=until, whole=whole)
+    return TailPiece(text=b"".join(texts), until=until, whole=whole)
 
 
 @final
@@ -386,6 +392,8 @@ async def _output(
                 told_s = anyio.current_time()
                 yield _QUIET
             await anyio.sleep(_POLL_S)
+    except MainspringError as error:  # It is asked for again, and who asks is told why it cannot be had.
+        _log.info("a stream of output ends: %s", error)
     finally:
         followers.outputs -= 1
 
@@ -417,7 +425,9 @@ async def _events(
     follower = _Follower(caller, job)
     followers.join(control, follower)
     try:
-        follower.may = await to_thread.run_sync(control.may_follow, job, caller)
+        may = await to_thread.run_sync(control.may_follow, job, caller)
+        if follower.may is not None:  # Their stream may have been ended meanwhile.
+            follower.may = may
         told_s, ends = anyio.current_time(), job is not None  # Whether its job may have ended since that was looked up.
         while (may := follower.may) is not None and not control.pulse.ending:
             follower.woken.clear()
@@ -441,6 +451,8 @@ async def _events(
                 continue
             yield _QUIET
             told_s, ends = anyio.current_time(), True
+    except MainspringError as error:  # It is asked for again, and who asks is told why it cannot be had.
+        _log.info("a stream of events ends: %s", error)
     finally:
         followers.leave(follower)
 

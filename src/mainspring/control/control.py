@@ -113,7 +113,7 @@ class Control:
         self.questions = Questions(store, self.pictures, self.fleet, clock, self.wake.set, settings=self.settings)
         keys = SecretKeys(access.secret_keys, dice)
         owners = DatasetOwners(store, clock, access.objects_url)
-        checks = SubmitChecks(KnownMachines(self.fleet, self._engines), keys, owners)
+        checks = SubmitChecks(KnownMachines(self.fleet, self._engines), keys, owners, access.grants)
         self._submits = Submits(store, checks, clock, dice, self.wake.set, settings=self.settings)
         self.people = People(store, self.pictures, clock, dice, keys, self.wake.set, settings=self.settings)
         self.pulse = Pulse(clock, self.fleet, self._engines)

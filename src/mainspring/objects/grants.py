@@ -60,8 +60,15 @@ class Grants(Protocol):
             holder: Who gets them, for whoever reads the store's own log.
 
         Raises:
-            NotAllowed: They are refused.
+            NotAllowed: They are refused, or that is more than `check` lets pass.
             Unavailable: There is no answer.
+        """
+
+    def check(self, access: Access) -> None:
+        """Returns if one grant may be for all of `access`; asks nobody.
+
+        Raises:
+            NotAllowed: It is more than the store's own rules can say of one.
         """
 
 
@@ -113,6 +120,10 @@ class SharedGrants:
             got = f"no answer in {self._answer_s:.0f} s"
             raise Unavailable("get credentials of the object store", on=holder, got=got) from error
         return replace(credentials, lasts_s=asked.left_s(self._clock.monotonic_s()))
+
+    def check(self, access: Access) -> None:
+        """See `Grants.check`."""
+        self._grants.check(access)
 
     def _ask(self, access: Access, holder: str) -> _Asked:
         now_s = self._clock.monotonic_s()

@@ -17,6 +17,7 @@ from mainspring.objects.grants import Access
 SESSION_S = 3_600  # The longest that every role allows, also one that is taken on by another role.
 CALL_LIMIT_S = 5.0
 TRIES_MAX = 2
+POLICY_LETTERS_MAX = 2_048  # Source: AWS STS API Reference, AssumeRole, parameter `Policy`.
 _HOLDER_LETTERS = 64
 _READS = ("s3:GetObject",)
 _WRITES = (*_READS, "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload")
@@ -62,6 +63,7 @@ class RoleSessions:
         """See `Grants.grant`."""
         from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 
+        self.check(access)
         attempted = "take on the role of agents"
         try:
             given = self._client.assume_role(
@@ -88,6 +90,18 @@ class RoleSessions:
             lasts_s=SESSION_S,
             options=self._options,
         )
+
+    def check(self, access: Access) -> None:
+        """See `Grants.check`: what a session is for is written in so many letters."""
+        letters = len(self._policy(access))
+        if letters > POLICY_LETTERS_MAX:
+            raise NotAllowed(
+                "get one session of the object store for all that is to be read",
+                on=self._bucket,
+                got=f"a policy of {letters} letters",
+                wanted=f"at most {POLICY_LETTERS_MAX}",
+                next_step="name fewer under 'reads'",
+            )
 
     def _policy(self, access: Access) -> str:
         """Returns what a session may do of what the role may.

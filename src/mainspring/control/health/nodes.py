@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Sequence
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice, takewhile
+from itertools import chain
 from math import inf
 from typing import final
 
@@ -38,12 +38,15 @@ class NodeHealth:
         findings: The rules that hold, in their order.
         lemon_score: See `lemon_score`.
         stands: Whether something fatal was said that nobody has taken back, however long ago.
+        settled: Whether all that was said counts; a link that failed just now does not yet, and the node is to be
+            judged again without another word.
     """
 
     at: NodeRef
     findings: tuple[Finding, ...] = ()
     lemon_score: float = 0.0
     stands: bool = False
+    settled: bool = True
 
     @property
     def state(self) -> HealthState:
@@ -142,14 +145,17 @@ class HealthFold:
 
     Args:
         rules: The rules, in order.
-        leaf_of: Returns on which switch a node hangs, of its cluster; "" where nobody knows.
+        mates_of: Returns the nodes that hang on the same switch as a node, itself among them; none where nobody knows.
     """
 
-    def __init__(self, rules: Iterable[Rule] = RULES, leaf_of: Callable[[NodeRef], str] = lambda at: "") -> None:
+    def __init__(
+        self, rules: Iterable[Rule] = RULES, mates_of: Callable[[NodeRef], Collection[NodeRef]] = lambda at: ()
+    ) -> None:
         self.judge_by(rules)
-        self._leaf_of = leaf_of
+        self._mates_of = mates_of
         self._told: dict[NodeRef, _Told] = {}
-        self._linked: dict[NodeRef, None] = {}  # Of which a link was said to have failed.
+        # Of which a link was said to have failed, by when; some of that may be forgotten since.
+        self._downs: dict[int, dict[NodeRef, None]] = {}
 
     def add(self, event: HealthEvent) -> bool:
         """Takes an event, and returns whether it says anything new of a node.
@@ -161,9 +167,10 @@ class HealthFold:
         if not event.scope.node:
             return False
         at = NodeRef(cluster=event.scope.cluster, node=event.scope.node)
-        if _is_link_down(event):
-            self._linked[at] = None
-        return self._told.setdefault(at, _Told()).add(event)
+        kept = self._told.setdefault(at, _Told()).add(event)
+        if kept and _is_link_down(event):
+            self._downs.setdefault(_about(event.at_s), {})[at] = None
+        return kept
 
     def judge_by(self, rules: Iterable[Rule]) -> None:
         """Finds by other rules from now on.
@@ -204,6 +211,7 @@ class HealthFold:
             findings=findings(self._rules, since, standing, own, now_s),
             lemon_score=lemon_score(own),
             stands=any(each.fatal for each in standing),
+            settled=not any(_is_link_down(each) and now_s - each.at_s < TOGETHER_S for each in faults),
         )
 
     def _own(self, at: NodeRef, faults: Sequence[HealthEvent], now_s: float) -> Sequence[HealthEvent]:
@@ -211,18 +219,29 @@ class HealthFold:
 
         Whether they did shows within `TOGETHER_S`; until then they do not count.
         """
-        leaf = self._leaf_of(at) if any(map(_is_link_down, faults)) else ""
-        if not leaf:
+        mates = self._mates_of(at) if any(map(_is_link_down, faults)) else ()
+        if not mates:
             return faults
-        others = [other for other in self._linked if other != at and other.cluster == at.cluster]
-        mates = [self._told[other].events for other in others if self._leaf_of(other) == leaf]
 
         def is_own(event: HealthEvent) -> bool:
             if not _is_link_down(event):
                 return True
-            return now_s - event.at_s >= TOGETHER_S and not any(_links_down_at(told, event.at_s) for told in mates)
+            return now_s - event.at_s >= TOGETHER_S and not self._fails_with(at, event.at_s, mates)
 
         return [event for event in faults if is_own(event)]
+
+    def _fails_with(self, at: NodeRef, at_s: float, mates: Collection[NodeRef]) -> bool:
+        """Returns whether a link of another of some nodes failed about a time: looks at those of which one did about
+        then, or at the nodes, whichever are fewer.
+        """
+        none: Mapping[NodeRef, None] = {}
+        near = [self._downs.get(_about(at_s) + more, none) for more in (-1, 0, 1)]
+        if sum(map(len, near)) < len(mates):
+            others = (other for other in chain(*near) if other in mates)
+        else:
+            others = (mate for mate in mates if any(mate in each for each in near))
+        told = (self._told[other].events for other in others if other != at and other in self._told)
+        return any(_links_down_at(each, at_s) for each in told)
 
     def forget(self, now_s: float) -> None:
         """Drops what no rule looks at any more."""
@@ -231,7 +250,8 @@ class HealthFold:
             told.drop(bisect_left(told.events, now_s - REMEMBERED_S, key=lambda each: each.at_s))
             if not told.events and told.cleared_s <= now_s - REMEMBERED_S:
                 del self._told[at]
-                self._linked.pop(at, None)
+        for about in [about for about in self._downs if about < _about(now_s - REMEMBERED_S)]:
+            del self._downs[about]
 
 
 def _order(event: HealthEvent) -> tuple[float, HealthSource]:
@@ -273,8 +293,13 @@ def _is_link_down(event: HealthEvent) -> bool:
     return event.scope.kind is ScopeKind.LINK and event.fatal
 
 
+def _about(at_s: float) -> int:
+    """Returns the stretch of time that an instant is in: what is within `TOGETHER_S` of it is in that or one beside."""
+    return int(at_s // TOGETHER_S)
+
+
 def _links_down_at(told: Sequence[HealthEvent], at_s: float) -> bool:
     """Returns whether a link was said to have failed about that time."""
     first = bisect_left(told, at_s - TOGETHER_S, key=lambda each: each.at_s)
-    about = takewhile(lambda each: each.at_s <= at_s + TOGETHER_S, islice(told, first, None))
-    return any(map(_is_link_down, about))
+    last = bisect_right(told, at_s + TOGETHER_S, key=lambda each: each.at_s)
+    return any(map(_is_link_down, told[first:last]))

@@ -43,6 +43,7 @@ from mainspring.domain.job import LAB, JobSpec, checkpoint_named
 from mainspring.domain.life import JobState
 from mainspring.domain.ports import Clock, Dice
 from mainspring.domain.team import Right, user_of, with_those_above
+from mainspring.objects import Grants
 
 SPEC_BYTES_MAX = 1 << 20
 _NEW: dict[str, Any] = {
@@ -83,12 +84,20 @@ class JobMade:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """What one caller asks for, the texts of its specs, and why no cluster could ever run it, None where one could."""
+    """What one caller asks for.
+
+    Args:
+        texts: Of its specs.
+        impossible: Why no cluster could ever run each, None where one could.
+        refused: Why its data cannot be read, None where it can: that is held against new jobs alone, for who repeats
+            a call after its answer was lost is to hear of what it made.
+    """
 
     submits: Sequence[Submit]
     texts: Sequence[str]
     caller: Caller
     impossible: Sequence[MainspringError | None]
+    refused: MainspringError | None
 
     @property
     def teams(self) -> Iterable[TeamName]:
@@ -103,11 +112,13 @@ class SubmitChecks:
         machines: What clusters have.
         keys: What secrets are kept under: a job that names one that cannot be read is refused.
         owners: Whose the lab's data is: nor may a job name what its submitter may not read.
+        grants: Gives sessions of the object store, None for a server that gives none.
     """
 
     machines: KnownMachines
     keys: SecretKeys
     owners: DatasetOwners
+    grants: Grants | None = None
 
 
 @final
@@ -135,6 +146,7 @@ class Submits:
         self._limits = settings.limits
         self._keys = checks.keys
         self.owners = checks.owners
+        self._grants = checks.grants
         self._together = Together(store, self._write)
         self.machines = checks.machines
         self.fresh = FreshWrites()
@@ -201,11 +213,15 @@ class Submits:
         try:
             for submit, text in zip(submits, texts, strict=True):
                 _require_short(submit, len(text.encode()))
-            self.owners.require_named((one.spec for one in submits), caller)
         except MainspringError as error:
             return error
+        refused = None
+        try:
+            self.owners.require_named((one.spec for one in submits), caller)
+        except MainspringError as error:
+            refused = error
         impossible = self.machines.impossible_each([one.spec for one in submits])
-        return _Asked(submits=submits, texts=texts, caller=caller, impossible=impossible)
+        return _Asked(submits=submits, texts=texts, caller=caller, impossible=impossible, refused=refused)
 
     def _write(self, connection: sa.Connection, several: Sequence[_Asked]) -> Sequence[Sequence[JobMade]]:
         """Writes what several callers ask for at one time."""
@@ -218,10 +234,11 @@ class Submits:
         made = {at: JobMade(id=job, submit=every[at], is_new=False) for at, job in before.items()}
         fresh = [at for at in range(len(every)) if at not in made]
         texts = [text for one in several for text in one.texts]
-        impossible = [error for one in several for error in one.impossible]
+        refusals = [(one.refused, error) for one in several for error in one.impossible]
         for at in fresh:
-            if (error := impossible[at]) is not None:
-                raise error
+            for error in refusals[at]:
+                if error is not None:
+                    raise error
         if fresh:
             now_s = self._clock.now_s()
             for caller, own in _by_caller(several, made).items():
@@ -249,9 +266,9 @@ class Submits:
         """Refuses jobs to come after, checkpoints and secrets that are not there for the caller."""
         if any(one.spec.after or one.spec.begins_from or one.spec.jobs_read for one in fresh):
             _require_jobs(connection, [one.spec for one in fresh], sight(connection, caller))
-        reading = {(one.spec.team, one.spec.reads, one.spec.evaluates): one.spec for one in fresh if one.spec.jobs_read}
+        reading = {(one.spec.team, one.spec.reads, one.spec.evaluates, one.spec.begins_from): one.spec for one in fresh}
         for spec in reading.values():
-            require_jobs_read(connection, spec, "submit a job")
+            require_jobs_read(connection, spec, "submit a job", grants=self._grants)
         for team, names in dict.fromkeys((one.spec.team, one.spec.secrets) for one in fresh):
             if names:
                 caller.require(connection, Right.USE_SECRETS, team)
@@ -385,22 +402,20 @@ def _require_jobs(connection: sa.Connection, fresh: Sequence[JobSpec], seen: fro
     """
     after = dict.fromkeys(job for spec in fresh for job in spec.after)
     sources = dict.fromkeys(JobId(checkpoint_named(spec.begins_from)[0]) for spec in fresh if spec.begins_from)
-    read = dict.fromkeys(job for spec in fresh for job in spec.jobs_read)
-    named = [*after, *sources, *read]
+    evaluated = dict.fromkeys(JobId(checkpoint_named(spec.evaluates)[0]) for spec in fresh if spec.evaluates)
+    read = dict.fromkeys(job for spec in fresh for job in spec.jobs_read if job not in evaluated)
+    named = [*after, *sources, *evaluated, *read]
     known: dict[JobId, JobRecord | RemovedJob] = {**removed_jobs(connection, named)}
     known |= jobs_by_id(connection, named)
     hidden = {job for job, found in known.items() if seen is not None and found.team not in seen}
     for job in after:
         if job not in known or job in hidden:
             raise NotFound("submit a job", on="field 'after'", got=f"no job {job[:80]!r}", next_step="ms ps")
-    for job in sources:
-        if job in hidden:
-            told = f"no checkpoint of {job[:80]!r}"
-            raise NotFound("submit a job", on="field 'begins_from'", got=told, next_step="ms checkpoint ls")
-    for job in read:
-        if job in hidden:
-            told = f"no checkpoint of {job[:80]!r}"
-            raise NotFound("submit a job", on="field 'reads'", got=told, next_step="ms checkpoint ls")
+    for field, wanted in (("begins_from", sources), ("evaluates", evaluated), ("reads", read)):
+        for job in wanted:
+            if job in hidden:
+                told = f"no checkpoint of {job[:80]!r}"
+                raise NotFound("submit a job", on=f"field {field!r}", got=told, next_step="ms checkpoint ls")
 
 
 def _fresh(made: JobMade) -> FreshJob:

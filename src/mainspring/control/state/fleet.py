@@ -88,6 +88,15 @@ class NodeIndex:
             for name, leaf in leaves.items()
         }
 
+    @cached_property
+    def by_leaf(self) -> Mapping[str, Collection[NodeRef]]:
+        """Returns the nodes of each narrowest domain, in which one is soon found."""
+        found: dict[str, dict[NodeRef, None]] = {}
+        for name, place in self.places.items():
+            if place.leaf:
+                found.setdefault(place.leaf, {})[NodeRef(cluster=self.inventory.cluster, node=name)] = None
+        return found
+
 
 @final
 class Places(Mapping[NodeRef, NodePlace]):

@@ -158,9 +158,8 @@ def _publish(store: ObjectStore, version: Version, manifest: ViewManifest) -> No
 
 def _record_dataset(store: ObjectStore, version: Version, view_id: str) -> None:
     """Records that a view that is there is of a version's dataset too."""
-    known = datasets_of_view(store, view_id)
-    for dataset in (*known, version.dataset) if version.dataset not in known else ():
-        record_dataset(store, view_id, dataset)  # Of an older release's view all, so that none is forgotten.
+    if version.dataset not in datasets_of_view(store, view_id):  # Which records those of an older release's view.
+        record_dataset(store, view_id, version.dataset)
 
 
 def _threads() -> int:

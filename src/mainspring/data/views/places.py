@@ -45,6 +45,9 @@ def record_dataset(store: ObjectStore, view_id: str, dataset: str) -> None:
 def datasets_of_view(store: ObjectStore, view_id: str) -> tuple[str, ...]:
     """Returns the datasets that a view is of, in order: several, where versions of theirs are equal.
 
+    Of a view that a release made which only said what views each version has, all such are read, and what is found is
+    recorded: they may be a million, and the next look is to be short.
+
     Args:
         store: Where it lies.
         view_id: The view, whether it was built or not.
@@ -54,7 +57,9 @@ def datasets_of_view(store: ObjectStore, view_id: str) -> tuple[str, ...]:
     """
     folder = f"{_DATASETS}/{view_id}"
     found = [seen.key.rpartition("/")[2] for seen in store.list(checked_key(folder, what="the id of a view"))]
-    if not found:  # Made by a release that only said which views a version has.
+    if not found and store.size(view_key(view_id)) is not None:
         uses = [match for seen in store.list("uses") if (match := _USE.fullmatch(seen.key)) and match[2] == view_id]
         found = sorted({match[1] for match in uses})
+        for dataset in found:
+            record_dataset(store, view_id, dataset)
     return tuple(found)

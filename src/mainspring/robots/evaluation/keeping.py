@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from mainspring.checkpoint import job_folder
 from mainspring.domain.codec import decode, encode
-from mainspring.domain.errors import DamagedData, InvalidMessage, NotFound
+from mainspring.domain.errors import DamagedData, InvalidMessage, NotAllowed, NotFound
 from mainspring.domain.ids import JobId
 from mainspring.objects import ObjectStore
 from mainspring.objects.port import checked_key
@@ -51,6 +51,23 @@ def keep_evaluation(store: ObjectStore, report: EvaluationReport, files: Mapping
     for name, data in files.items():
         store.put(f"{folder}/{name}", data)
     store.put(f"{folder}/{REPORT}", encode(report))
+
+
+def keep_if_allowed(store: ObjectStore, report: EvaluationReport, files: Mapping[str, bytes]) -> bool:
+    """Keeps an evaluation, and returns whether that was allowed: not with a checkpoint of another team, which may be
+    read all the same.
+
+    Args:
+        files: As for `keep_evaluation`.
+
+    Raises:
+        Unavailable: The store does not answer.
+    """
+    try:
+        keep_evaluation(store, report, files)
+    except NotAllowed:
+        return False
+    return True
 
 
 def find_evaluation(store: ObjectStore, job: JobId, step: int, name: str) -> EvaluationReport | None:

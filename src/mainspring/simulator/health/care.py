@@ -55,7 +55,7 @@ class HealthAtWork:
     """
 
     def __init__(self, model: FaultModel) -> None:
-        self._fold = HealthFold(acting(RULES, ACTING), lambda node: self._places[node].leaf)
+        self._fold = HealthFold(acting(RULES, ACTING), self._mates)
         self._model = model
         self._places: Mapping[NodeRef, NodePlace] = {
             at(row): NodePlace(
@@ -95,6 +95,10 @@ class HealthAtWork:
             self._well += 1
             self._fold.add(well(event, self._well, operation.now_s))
         self._look([row], operation)
+
+    def _mates(self, node: NodeRef) -> Collection[NodeRef]:
+        leaf = self._rows[node] // self._model.leaf_nodes * self._model.leaf_nodes
+        return [at(row) for row in range(leaf, min(leaf + self._model.leaf_nodes, self._model.nodes))]
 
     def _hear(self, fault: Fault, event: HealthEvent, operation: Operation) -> None:
         row = self._rows[NodeRef(cluster=CLUSTER, node=event.scope.node)]

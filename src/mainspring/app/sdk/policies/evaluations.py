@@ -131,9 +131,10 @@ class EvaluationVerbs:
 
         over = self._lab.wait(made.id, timeout_s=timeout_s, on_look=look)
         name = evaluation_name(environment, seed=seed, starts=starts)
-        found = find_evaluation(self._finder.store, job, step, name)
+        kept = over.result.get("kept", True)
+        found = find_evaluation(self._finder.store, job, step, name) if kept else None
         if over.state is not JobState.SUCCEEDED or found is None:
-            got = f"{over.state.value} {over.reason}".strip()
+            got = f"{over.state.value} {over.reason}".strip() if kept else "a report that could be kept nowhere"
             raise Unavailable("evaluate a checkpoint", on=f"{job}@{step}", got=got, next_step=f"ms logs {over.id}")
         return found
 

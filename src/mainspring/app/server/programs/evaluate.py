@@ -26,7 +26,7 @@ from mainspring.robots.environments.metaworld import PLACES, TOLD_STATE_NAMES, M
 from mainspring.robots.environments.port import EpisodeStart
 from mainspring.robots.evaluation.acting import actor_of
 from mainspring.robots.evaluation.cells import play_cells
-from mainspring.robots.evaluation.keeping import keep_evaluation
+from mainspring.robots.evaluation.keeping import keep_if_allowed
 from mainspring.robots.evaluation.run import EvaluationRequest, evaluate
 from mainspring.session import Session, open_named_store, open_view_store
 from mainspring.session.jax_distributed import run
@@ -73,8 +73,10 @@ def _evaluate_one(words: argparse.Namespace, session: Session) -> None:
         now_s=SystemClock().now_s(),
         progress=lambda done: session.report(done, total),
     )
-    keep_evaluation(store, made.report, made.files)
     facts: dict[str, str | int | float | bool] = {"evaluation": made.report.name, "checkpoint_step": step}
+    if not keep_if_allowed(store, made.report, made.files):
+        facts["kept"] = False
+        print(f"The report is kept nowhere: {words.checkpoint} is another team's to add to.", file=sys.stderr)
     if made.report.success is not None:
         success = made.report.success
         facts |= {"starts": success.starts, "success_rate": success.rate}

@@ -7,7 +7,7 @@ all of it has been read. What somebody opened is not closed for what was seen be
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import inf
 from typing import final
 
@@ -60,9 +60,10 @@ class _Places:
     def now(self) -> Mapping[NodeRef, NodePlace]:
         return self._fleet.places()
 
-    def leaf(self, at: NodeRef) -> str:
-        place = self.now().get(at)
-        return "" if place is None else place.leaf
+    def mates(self, at: NodeRef) -> Collection[NodeRef]:
+        index = self._fleet.indices().get(at.cluster)
+        place = None if index is None else index.places.get(at.node)
+        return () if index is None or place is None else index.by_leaf.get(place.leaf, ())
 
 
 @final
@@ -79,7 +80,7 @@ class HealthStep:
         self._rules = rules
         self._fresh = fresh
         self._places = _Places(fleet)
-        self._fold = HealthFold(leaf_of=self._places.leaf)
+        self._fold = HealthFold(mates_of=self._places.mates)
         self._known = (OwnKnowledge(), ClusterSigns(fleet))
         self._seen: int | None = None  # The last event in the fold.
         self._unread: list[NodeRef] = []  # Nodes of which nothing from before has been read yet.
@@ -88,7 +89,7 @@ class HealthStep:
         self._open: frozenset[int] = frozenset()  # Closures that stood at the last look.
         self._changed: dict[NodeRef, None] = {}  # Of which something new was told, longest ago first.
         self._urgent: dict[NodeRef, None] = {}  # Of which something fatal was.
-        self._healths: dict[NodeRef, NodeHealth] = {}  # Of which something is found.
+        self._healths: dict[NodeRef, NodeHealth] = {}  # Of which something is found, or may be soon.
         self._views: dict[NodeRef, NodeHealthView] = {}  # As the store has them.
         self._looked_s = -inf
 
@@ -170,7 +171,7 @@ class HealthStep:
             self._changed[at] = None
 
     def _judge(self, connection: sa.Connection, closed: Iterable[NodeRef], now_s: float) -> None:
-        """Learns how the nodes are of which something was told, and now and then those of which something is found."""
+        """Learns how the nodes are of which something was told, and now and then where something is or may be found."""
         forgets = False
         if now_s - self._looked_s >= AGAIN_S or now_s < self._looked_s:
             self._changed |= dict.fromkeys([*self._healths, *closed])
@@ -179,7 +180,7 @@ class HealthStep:
         views: dict[NodeRef, NodeHealthView | None] = {}
         for at in self._due():
             health = self._fold.of(at, now_s)
-            if health.findings:
+            if health.findings or not health.settled:
                 self._healths[at] = health
             else:
                 self._healths.pop(at, None)

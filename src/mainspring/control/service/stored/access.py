@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
 
 from mainspring.checkpoint import job_folder
 from mainspring.control.service.stored.owners import DatasetOwners, member_of
-from mainspring.control.store.records import AttemptRecord, jobs_by_id, removed_jobs, specs
+from mainspring.control.store.records import AttemptRecord, JobRecord, jobs_by_id, removed_jobs, specs
 from mainspring.control.store.restores.postings import posting
 from mainspring.control.store.store import Store
 from mainspring.control.store.tokens import Caller, covered, sight
@@ -57,7 +57,8 @@ def granted(
 
     Raises:
         NotFound: No such allocation or view, the job names nothing to be read, or the server gives none.
-        NotAllowed: The token is not the attempt's, the job's team may not read what is named, or the store refuses.
+        NotAllowed: The token is not the attempt's, the job's team may not read what is named, that is more than one
+            session can be for, or the store refuses.
         Unavailable: The store does not answer.
     """
     tried = "get credentials of the object store"
@@ -72,25 +73,22 @@ def granted(
         for view in views:
             owners.require_view(view, asked.team)
     else:
-        views = owners.readable_views(views, asked.team)
+        views = owners.readable_views(views, asked.team, most=VIEWS_OPENED_MAX)
     return grants.grant(_with_views(asked.access, views), holder=asked.holder)
 
 
 def _asked(
     connection: sa.Connection, attempt: AttemptRecord, call: CredentialsWanted | ViewCredentialsWanted
 ) -> _Asked:
-    spec, team = specs(connection, [attempt.job])[attempt.job], jobs_by_id(connection, [attempt.job])[attempt.job].team
-    begins_from, _ = checkpoint_named(spec.begins_from)
-    begun = (job_folder(JobId(begins_from)),) if begins_from else ()
+    spec, job = specs(connection, [attempt.job])[attempt.job], jobs_by_id(connection, [attempt.job])[attempt.job]
+    team, begun = job.team, _begun(connection, spec, job)
     if isinstance(call, CredentialsWanted):
         code = (spec.code.key,) if spec.code.key else ()
         access = Access(writes=(job_folder(attempt.job),), reads=begun, objects=code)
         return _Asked(access=access, holder=attempt.id, team=team)
     if not call.view:
-        access, views = _named(connection, spec, begun), spec.views or _views_of(connection, spec.evaluates)
-        return _Asked(
-            access=access, holder=f"{attempt.id}.reads", team=team, views=views[:VIEWS_OPENED_MAX], needed=False
-        )
+        access, views = _named(connection, spec, begun), _views_opened(connection, spec)
+        return _Asked(access=access, holder=f"{attempt.id}.reads", team=team, views=views, needed=False)
     if call.view not in spec.views:
         raise NotFound(
             "read a view",
@@ -102,13 +100,29 @@ def _asked(
     return _Asked(access=Access(reads=begun), holder=f"{attempt.id}.{call.view}", team=team, views=(call.view,))
 
 
+def _begun(connection: sa.Connection, spec: JobSpec, job: JobRecord) -> tuple[str, ...]:
+    """Returns the folder of what a job begins from; none for one that has begun, where its team may read that no more.
+
+    Raises:
+        NotAllowed: Its team may not, and it has not begun.
+    """
+    source = _source(spec)
+    try:
+        _require_readable(connection, spec.team, source, "begin from a checkpoint")
+    except NotAllowed:
+        if job.step < 0:
+            raise
+        return ()  # It is to save still, and goes on from what it saved.
+    return tuple(map(job_folder, source))
+
+
 def _named(connection: sa.Connection, spec: JobSpec, begun: tuple[str, ...]) -> Access:
     """Returns what ranks may do with the checkpoints and releases that their spec names: read, and of the step that
-    they evaluate keep reports.
+    they evaluate keep reports, where their team may add to its job.
 
     Raises:
         NotFound: It names none.
-        NotAllowed: The job's team may not.
+        NotAllowed: The job's team may not read them.
     """
     if not spec.reads and not spec.evaluates:
         raise NotFound(
@@ -117,46 +131,72 @@ def _named(connection: sa.Connection, spec: JobSpec, begun: tuple[str, ...]) -> 
             wanted="one that its spec names under 'reads' or 'evaluates'",
             next_step="credentials of its own, as secrets of its team",
         )
-    require_jobs_read(connection, spec, "read a checkpoint", keeps=True)
+    _require_readable(connection, spec.team, spec.jobs_read, "read a checkpoint")
     job, step = checkpoint_named(spec.evaluates)
+    keeps = bool(job) and _may_add(connection, spec.team, JobId(job))
     return Access(
-        writes=(f"{job_folder(JobId(job))}/evaluations/{step}",) if job else (),
+        writes=(f"{job_folder(JobId(job))}/evaluations/{step}",) if keeps else (),
         reads=tuple(dict.fromkeys((*map(job_folder, spec.jobs_read), *begun))),
         named=(ARTIFACTS,) if spec.reads_releases else (),
     )
 
 
-def require_jobs_read(connection: sa.Connection, spec: JobSpec, attempted: str, *, keeps: bool = False) -> None:
-    """Returns if people of a spec's team may read the jobs that it reads.
+def require_jobs_read(
+    connection: sa.Connection, spec: JobSpec, attempted: str, *, grants: Grants | None = None
+) -> None:
+    """Returns if people of a spec's team may read the jobs that it reads and begins from, and one session may be for
+    all that it reads.
 
     What no job made is an import: they are everybody's.
 
     Args:
-        keeps: Whether they must be allowed to add to the one that it evaluates, too: to keep a report with it.
+        grants: Gives sessions, None for a server that gives none.
 
     Raises:
-        NotAllowed: They may not.
+        NotAllowed: They may not, or it is too much.
     """
-    known = {job: one.team for job, one in removed_jobs(connection, spec.jobs_read).items()}
-    known |= {job: one.team for job, one in jobs_by_id(connection, spec.jobs_read).items()}
-    member = member_of(spec.team)
-    readable, own = sight(connection, member), covered(connection, member)
-    evaluated = checkpoint_named(spec.evaluates)[0] if keeps else ""
-    for job, theirs in known.items():
-        some = own if job == evaluated else readable
-        if some is not None and theirs not in some:
+    _require_readable(connection, spec.team, (*spec.jobs_read, *_source(spec)), attempted)
+    if grants is not None and (spec.reads or spec.evaluates):
+        access = _named(connection, spec, tuple(map(job_folder, _source(spec))))
+        grants.check(_with_views(access, _views_opened(connection, spec)[:VIEWS_OPENED_MAX]))
+
+
+def _require_readable(connection: sa.Connection, team: TeamName, jobs: Sequence[JobId], attempted: str) -> None:
+    readable = sight(connection, member_of(team)) if jobs else None
+    if readable is None:
+        return
+    for job, theirs in _teams_of(connection, jobs).items():
+        if theirs not in readable:
             raise NotAllowed(
                 attempted,
                 on=f"job {job}",
-                got=f"one that people of team {spec.team!r} may not {'add to' if job == evaluated else 'read'}",
+                got=f"one that people of team {team!r} may not read",
                 wanted="one of the team, or of one below",
                 next_step="run it for a team that may: --team TEAM",
             )
 
 
-def _views_of(connection: sa.Connection, checkpoint: str) -> tuple[str, ...]:
-    """Returns the views that the job of a checkpoint names, as far as it is known still."""
-    job = JobId(checkpoint_named(checkpoint)[0])
+def _may_add(connection: sa.Connection, team: TeamName, job: JobId) -> bool:
+    """Returns whether people of a team may keep something with a job."""
+    own = covered(connection, member_of(team))
+    return own is None or all(theirs in own for theirs in _teams_of(connection, [job]).values())
+
+
+def _teams_of(connection: sa.Connection, jobs: Iterable[JobId]) -> Mapping[JobId, TeamName]:
+    """Returns the team of each of some jobs that there is, or was."""
+    known = {job: one.team for job, one in removed_jobs(connection, jobs).items()}
+    return known | {job: one.team for job, one in jobs_by_id(connection, jobs).items()}
+
+
+def _source(spec: JobSpec) -> tuple[JobId, ...]:
+    return (JobId(checkpoint_named(spec.begins_from)[0]),) if spec.begins_from else ()
+
+
+def _views_opened(connection: sa.Connection, spec: JobSpec) -> tuple[str, ...]:
+    """Returns the views that a spec names, else those that the job of what it evaluates does, while that is known."""
+    if spec.views or not spec.evaluates:
+        return spec.views
+    job = JobId(checkpoint_named(spec.evaluates)[0])
     found = specs(connection, [job]) if job in jobs_by_id(connection, [job]) else {}
     return found[job].views if found else ()
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import lru_cache
+from itertools import islice
+from threading import Lock
 from typing import final
 
 import sqlalchemy as sa
@@ -35,6 +37,7 @@ from mainspring.objects import ObjectStore, open_store
 
 DATASETS_MAX = 100_000  # Of all whose owner is known: each look at the data reads their names.
 TEAM_DATASETS_MAX = 10_000  # So that no team can use up the names of all.
+VIEWS_KNOWN_MAX = 4_096  # Of which is remembered what they are of: a few hundred bytes each.
 _FOLDERS = ("catalog", "candidates", "clips")  # A dataset is there when one of them has it.
 opened_store = lru_cache(maxsize=4)(open_store)  # One client of the lab's object store, for all that read it.
 
@@ -45,15 +48,51 @@ def hidden_from(connection: sa.Connection, caller: Caller) -> frozenset[str]:
     Args:
         connection: Where datasets' owners and the tenant tree are.
     """
-    seen = sight(connection, caller)
-    if seen is None:
-        return frozenset()
-    return frozenset(name for name, team in teams_of_datasets(connection).items() if team not in seen)
+    return _hidden_from_each(connection, [caller])[caller]
+
+
+def _hidden_from_each(connection: sa.Connection, callers: Iterable[Caller]) -> Mapping[Caller, frozenset[str]]:
+    seen = {caller: sight(connection, caller) for caller in dict.fromkeys(callers)}
+    teams = teams_of_datasets(connection) if any(own is not None for own in seen.values()) else {}
+    return {
+        caller: frozenset(name for name, team in teams.items() if own is not None and team not in own)
+        for caller, own in seen.items()
+    }
 
 
 def member_of(team: TeamName) -> Caller:
     """Returns somebody of a team: as whom its jobs and robots read."""
     return Caller(role=TeamRole.MEMBER, team=team)
+
+
+@final
+class _KnownViews:
+    """Tells whether views are hidden. Used by many threads.
+
+    A dataset is added to a view, and never taken from it: who may read one of those that were found need not wait for
+    the object store again.
+
+    Args:
+        look: Returns the datasets of a view.
+    """
+
+    def __init__(self, look: Callable[[str], tuple[str, ...]]) -> None:
+        self._look = look
+        self._lock = Lock()
+        self._found: dict[str, tuple[str, ...]] = {}  # The view that was looked at longest ago first.
+
+    def is_hidden(self, view: str, hidden: Collection[str]) -> bool:
+        """Returns whether all datasets that a view is of are hidden."""
+        if not hidden or any(dataset not in hidden for dataset in self._found.get(view, ())):
+            return False
+        found = self._look(view)
+        if found:
+            with self._lock:
+                self._found.pop(view, None)
+                self._found[view] = found
+                if len(self._found) > VIEWS_KNOWN_MAX:
+                    del self._found[next(iter(self._found))]
+        return bool(found) and all(dataset in hidden for dataset in found)
 
 
 @final
@@ -68,6 +107,7 @@ class DatasetOwners:
         self._store = store
         self._clock = clock
         self._objects_url = objects_url
+        self._views = _KnownViews(lambda view: datasets_of_view(self._objects, view))
 
     # ---------------------------------------------------------------- reading
 
@@ -103,10 +143,10 @@ class DatasetOwners:
         """
         self._require_views("read a view", [view], self.hidden(member_of(team)))
 
-    def readable_views(self, views: Iterable[str], team: TeamName) -> tuple[str, ...]:
-        """Returns those of some views that a team's jobs may read."""
+    def readable_views(self, views: Iterable[str], team: TeamName, *, most: int) -> tuple[str, ...]:
+        """Returns those of some views that a team's jobs may read, the first few."""
         hidden = self.hidden(member_of(team))
-        return tuple(view for view in views if not self._is_hidden(view, hidden))
+        return tuple(islice((view for view in views if not self._views.is_hidden(view, hidden)), most))
 
     def require_named(self, specs: Iterable[JobSpec], caller: Caller) -> None:
         """Returns if all data that some specs name may be read by whoever submits them, and by their teams.
@@ -116,18 +156,21 @@ class DatasetOwners:
             NotAllowed: Others of a job's team may not, and would by way of the job.
             Unavailable: The object store does not answer.
         """
-        for team, inputs, views in dict.fromkeys((one.team, one.inputs, one.views) for one in specs):
-            if not inputs and not views:
-                continue
-            hidden = self.hidden(caller)
+        naming = dict.fromkeys((one.team, one.inputs, one.views) for one in specs if one.inputs or one.views)
+        if not naming:
+            return
+        with self._store.read() as connection:
+            out_of_sight = _hidden_from_each(connection, [caller, *(member_of(team) for team, _, _ in naming)])
+        hidden = out_of_sight[caller]
+        for team, inputs, views in naming:
             for name in inputs:
                 if name.partition("@")[0] in hidden:
                     told = f"no dataset {name[:80]!r}"
                     raise NotFound("submit a job", on="field 'inputs'", got=told, next_step="ms data ls")
             self._require_views("submit a job", views, hidden)
-            walled = self.hidden(member_of(team))
+            walled = out_of_sight[member_of(team)]
             theirs = [name for name in inputs if name.partition("@")[0] in walled]
-            theirs += [view for view in views if self._is_hidden(view, walled)]
+            theirs += [view for view in views if self._views.is_hidden(view, walled)]
             if theirs:
                 raise NotAllowed(
                     "submit a job",
@@ -139,14 +182,8 @@ class DatasetOwners:
 
     def _require_views(self, attempted: str, views: Iterable[str], hidden: Collection[str]) -> None:
         for view in views:
-            if self._is_hidden(view, hidden):
+            if self._views.is_hidden(view, hidden):
                 raise NotFound(attempted, on="field 'views'", got=f"no view {view[:80]!r}", next_step="ms data view")
-
-    def _is_hidden(self, view: str, hidden: Collection[str]) -> bool:
-        if not hidden:
-            return False
-        found = datasets_of_view(self._objects, view)
-        return bool(found) and all(dataset in hidden for dataset in found)
 
     def of(self, dataset: str, caller: Caller = LAB_ITSELF) -> DatasetOwner:
         """Returns whose a dataset is.
