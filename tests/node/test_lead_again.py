@@ -21,6 +21,7 @@ from mainspring.domain.ids import AttemptId, JobId
 from mainspring.domain.life import AttemptState
 from mainspring.domain.wire.events.leads import CheckpointDurableEvent, DevicesDifferEvent, GenerationResumedEvent
 from mainspring.node.lead.effects import Said, WriteManifest
+from mainspring.node.lead.watch.failures import ODD_TOLD_MAX
 from mainspring.objects import open_store
 from mainspring.simulator.nodes.leading import SLOW_STORE_S_MAX
 from tests.node.lead_agents import orders
@@ -116,6 +117,25 @@ def test_suspicions_and_word_of_older_generations_change_nothing() -> None:
     told = [(one["certain"], one["again"], one["nodes"]) for one in cluster.of_kind(DevicesDifferEvent.kind)]
     assert told == [(False, False, "n0, n1"), (False, True, "n1")]
     assert len(cluster.resumed) == 1
+
+
+def test_nodes_whose_devices_stand_alone_together_are_all_left_for_others() -> None:
+    cluster = Cluster(6, orders(6, spares=2))
+    durable(cluster, 1)
+    tried(cluster, stands_alone(cluster, 1, 2), 1)
+    cluster.until(GenerationResumedEvent.kind, 60.0, 2)
+    (told,) = cluster.of_kind(DevicesDifferEvent.kind)
+    assert (told["ranks"], told["nodes"]) == ("1, 2", "n1, n2")
+    durable(cluster, 1)
+    assert {agent.number for agent, _ in cluster.living} == {0, 3, 4, 5}
+
+
+def test_event_names_few_of_many_nodes() -> None:
+    cluster = Cluster(7, orders(20))
+    cluster.until_step(3)
+    tried(cluster, wire.StepTried(step=3, equal=False, ranks=tuple(range(20))), 1)
+    (told,) = cluster.of_kind(DevicesDifferEvent.kind)
+    assert len(str(told["nodes"]).split(", ")) == len(str(told["ranks"]).split(", ")) == ODD_TOLD_MAX
 
 
 def test_node_that_stands_alone_again_where_no_other_is_left_ends_the_attempt_for_another_place() -> None:
