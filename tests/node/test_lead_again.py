@@ -22,6 +22,8 @@ from mainspring.domain.life import AttemptState
 from mainspring.domain.wire.events.leads import CheckpointDurableEvent, DevicesDifferEvent, GenerationResumedEvent
 from mainspring.node.lead.effects import Said, WriteManifest
 from mainspring.node.lead.watch.failures import ODD_TOLD_MAX
+from mainspring.node.snapshots.arena import Arena
+from mainspring.node.supervise.rank_server import RESULTS_KEPT_MAX, RankSlot
 from mainspring.objects import open_store
 from mainspring.simulator.nodes.leading import SLOW_STORE_S_MAX
 from tests.node.lead_agents import orders
@@ -201,3 +203,21 @@ def test_event_says_who_stands_alone_or_that_nobody_knows() -> None:
     unclear = DevicesDifferEvent(generation=1, step=7, ranks="", nodes="")
     assert "nobody knows which" in str(unclear)
     assert str(unclear).endswith("devices do not agree on step 7, and nothing tells which are right")
+
+
+def test_words_that_all_is_well_push_nothing_out_of_what_is_told_again(tmp_path: Path) -> None:
+    desk = RankSlot(rank=0, arena=Arena(tmp_path))
+    desk.keep_result({"success": 0.5})
+    desk.keep_upset(wire.UpsetReport(step=3, upset="spike", answer="skip"))
+    desk.keep_tried(wire.StepTried(step=4, equal=False, ranks=(1,)), 1)
+    for step in range(2 * RESULTS_KEPT_MAX):
+        desk.keep_tried(wire.StepTried(step=step, equal=True, agreed_step=step - 1), 1)
+    *others, newest = desk.results
+    assert [type(one) for one in others] == [wire.RankResult, wire.RankUpset, wire.RankTried]
+    assert newest == wire.RankTried(
+        generation=1,
+        rank=0,
+        report=wire.StepTried(step=2 * RESULTS_KEPT_MAX - 1, equal=True, agreed_step=2 * RESULTS_KEPT_MAX - 2),
+        sequence=3 + 2 * RESULTS_KEPT_MAX,
+    )
+    desk.arena.close()

@@ -25,7 +25,7 @@ from mainspring.node.snapshots.copies import Copies
 from mainspring.node.snapshots.peers import Peers
 from mainspring.node.snapshots.stores import Stores
 from mainspring.node.supervise.processes import RankProcesses
-from mainspring.node.supervise.rank_server import RECONNECTS_MAX, RESULTS_KEPT_MAX, RankSlot
+from mainspring.node.supervise.rank_server import RECONNECTS_MAX, RankSlot
 from mainspring.node.supervise.rank_supervisor import RankSupervisor
 from mainspring.node.supervise.snapshot_manager import SnapshotManager
 from mainspring.objects import open_store
@@ -495,21 +495,3 @@ def test_crew_tells_a_lead_again_all_it_may_have_missed(tmp_path: Path) -> None:
             line.close()
 
     asyncio.run(life())
-
-
-def test_words_that_all_is_well_push_nothing_out_of_what_is_told_again(tmp_path: Path) -> None:
-    desk = RankSlot(rank=0, arena=Arena(tmp_path))
-    desk.keep_result({"success": 0.5})
-    desk.keep_upset(wire.UpsetReport(step=3, upset="spike", answer="skip"))
-    desk.keep_tried(wire.StepTried(step=4, equal=False, ranks=(1,)), 1)
-    for step in range(2 * RESULTS_KEPT_MAX):
-        desk.keep_tried(wire.StepTried(step=step, equal=True, agreed_step=step - 1), 1)
-    *others, newest = desk.results
-    assert [type(one) for one in others] == [wire.RankResult, wire.RankUpset, wire.RankTried]
-    assert newest == wire.RankTried(
-        generation=1,
-        rank=0,
-        report=wire.StepTried(step=2 * RESULTS_KEPT_MAX - 1, equal=True, agreed_step=2 * RESULTS_KEPT_MAX - 2),
-        sequence=3 + 2 * RESULTS_KEPT_MAX,
-    )
-    desk.arena.close()

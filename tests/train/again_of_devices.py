@@ -45,7 +45,7 @@ def flip(device: int) -> None:
 def main(socket: str, folder: Path, view: str, flip_after: int, device: int) -> dict[str, object]:
     compiled, by_step = Counter[str](), dict[int, int]()
 
-    def count(event: str, seconds: float, **_: object) -> None:
+    def count(event: str, duration_secs: float, **_: str | int) -> None:
         compiled[event] += 1
 
     jax.monitoring.register_event_duration_secs_listener(count)

@@ -112,16 +112,13 @@ def train(
         batches = pace.timed(session.timed(stream))
         for step in session.steps(start, recipe.steps):
             batch = place_batch(mesh, next(batches))
-            if step == start + 1:
-                trials.prepare(run.state, batch, start)
             if checks.due(step):
                 run.settle()
                 checks.check(run.state, batch, step)
                 pace.rest()
             run.do(step, batch)
             if step == start + 1:
-                lowers = [lowered_update, lowered_look] if trials.ever_due(step) else [lowered_update]
-                compile_ahead(session, *(partial(lower, recipe, signature, shapes_of(batch)) for lower in lowers))
+                compile_ahead(session, *programs(recipe, signature, batch, checked=trials.ever_due(step)))
             if session.snapshot_due(step):
                 run.settle()  # What went wrong is in no snapshot.
                 session.snapshot(step, blocks_of(run.state, session, PARTS), {**facts, **checks.facts})
@@ -217,6 +214,21 @@ def check_shares(recipe: Recipe, mesh: jax.sharding.Mesh) -> None:
     if not isinstance(recipe.policy, PolicyRecipe):
         platform = mesh.devices.flat[0].platform
         check_attention(recipe.policy.compute.attention, platform, sequence=recipe.mesh.sequence)
+
+
+def programs(
+    recipe: Recipe, signature: Signature, batch: Mapping[str, jax.Array], *, checked: bool
+) -> tuple[Callable[[Sequence[jax.Device]], jax.stages.Lowered], ...]:
+    """Returns what lowers the programs of a run for given devices: see `compile_ahead`.
+
+    Args:
+        recipe: What to learn, and how.
+        signature: The data's dimensions.
+        batch: A global batch.
+        checked: Whether devices will check their neighbours.
+    """
+    lowers = (lowered_update, lowered_look) if checked else (lowered_update,)
+    return tuple(partial(lower, recipe, signature, shapes_of(batch)) for lower in lowers)
 
 
 def lowered_update(

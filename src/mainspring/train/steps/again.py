@@ -30,7 +30,7 @@ from mainspring.train.steps.state import TrainState
 from mainspring.train.steps.update import Sums, guarded_by, sums_of_rows
 
 THIRD = 3  # So many devices, or looks, it takes to say who is wrong.
-CERTAIN_MIN = 2  # Looks at which one stands alone: a single one may be chance, where a program now and then differs.
+CERTAIN_MIN = 3  # Of six looks: by chance, one of four sound devices is that often alone in 1 % of checks at worst.
 NEVER_MAX = 3  # Checks in a row at which too many gave two answers: the program is one that does not repeat itself.
 _SPREAD = 0x9E3779B1  # An odd number of many bits, so that numbers that change places change the sum (Knuth, 6.4).
 
@@ -76,7 +76,7 @@ class Neighbours:
     Args:
         equal: Whether all came to the same.
         suspects: Devices that are at fault, or may be.
-        certain: Whether they stand alone, each more than once against two that agree, and all others gave the same
+        certain: Whether they stand alone, each against two that agree and by no chance, and all others gave the same
             answers twice.
         unsteady: Devices that gave two answers to one question, where all were asked twice.
     """
@@ -97,7 +97,7 @@ def verdict(*rounds: Sequence[Sequence[Sum]]) -> Neighbours:
     """Returns what several looks at the same rows tell.
 
     Where a program mostly repeats itself, a sound device may stand alone by chance. So to be certain takes two rounds:
-    what is wrong with a device, if only now and then, shows more than once in six looks at it, and never at others.
+    what is wrong with a device gives the same wrong answer again, or others at many looks, and never shows at others.
 
     Args:
         rounds: One, or the same looks twice. Of each look, the sum of each device; in look k device i computed the rows
@@ -108,23 +108,25 @@ def verdict(*rounds: Sequence[Sequence[Sum]]) -> Neighbours:
     for distance, sums in (look for looks in rounds for look in enumerate(looks)):
         for device, found in enumerate(sums):
             votes[(device + distance) % size].append((device, found))
-    times_alone, unequal = Counter[int](), set[int]()
+    times_alone, repeated, unequal = Counter[int](), set[int](), set[int]()
     for of_rows in votes.values():
         usual = Counter(found for _, found in of_rows).most_common(1)[0][0]
-        apart = [device for device, found in of_rows if found != usual]
-        agreeing = {device for device, _ in of_rows} - {*apart}
-        if len({*apart}) == 1 and len(agreeing) >= THIRD - 1:
-            times_alone.update(apart)
-        unequal |= {device for device, _ in of_rows} if apart else set()
+        wrong = Counter((device, found) for device, found in of_rows if found != usual)
+        apart, all_of_them = {device for device, _ in wrong}, {device for device, _ in of_rows}
+        if len(apart) == 1 and len(all_of_them - apart) >= THIRD - 1:
+            times_alone.update(device for device, _ in wrong.elements())
+            repeated |= {device for (device, _), times in wrong.items() if times > 1}
+        unequal |= all_of_them if apart else set()
     others = [{found for device, found in of_rows if device not in times_alone} for of_rows in votes.values()]
     odd = sorted(times_alone) if all(len(found) <= 1 for found in others) else []
+    clear = repeated | {device for device, times in times_alone.items() if times >= CERTAIN_MIN}
     unsteady = [
         device for device in range(size) if len({tuple(sums[device] for sums in looks) for looks in rounds}) > 1
     ]
     return Neighbours(
         equal=not unequal,
         suspects=tuple(odd or unsteady or sorted(unequal)),
-        certain=bool(odd) and len(rounds) > 1 and all(times_alone[device] >= CERTAIN_MIN for device in odd),
+        certain=bool(odd) and len(rounds) > 1 and clear.issuperset(odd),
         unsteady=tuple(unsteady),
     )
 

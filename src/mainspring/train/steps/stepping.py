@@ -68,6 +68,7 @@ class Stepping:
         self._answered = answered_kinds(recipe)
         self._calm = calm_measures(mesh) if self._answered else None
         self._under_way: _UnderWay | None = None
+        self._begun = False
 
     def do(self, step: int, batch: Batch) -> None:
         """Begins a step; the one before is over when it returns.
@@ -76,7 +77,9 @@ class Stepping:
             step: It.
             batch: The global batch.
         """
-        before, self._under_way = self._under_way, None
+        if not self._begun:
+            self._trials.prepare(self.state, batch, step - 1)
+        before, self._under_way, self._begun = self._under_way, None, True
         follows = self._calm if before is None or self._calm is None else before.measured
         measured = self._step(step, batch, follows)
         if before is not None and self._end(before):  # This one has left all as it was.
