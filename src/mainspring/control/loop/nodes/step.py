@@ -136,7 +136,8 @@ class HealthStep:
         Args:
             connection: From `Store.write`, of the leader.
         """
-        own = sum(one.take(connection, now_s) for one in self._known)
+        known, signs = self._known
+        own = known.take(connection, now_s) + signs.take(connection, now_s)
         _end_over(connection, now_s)
         if self._behind:
             return
