@@ -2,11 +2,18 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
+from pathlib import Path
 
 import pytest
 from tests.session.agent import Agent, welcome
+
+from mainspring.domain import codec, wire
+from mainspring.domain.errors import NotAllowed
+from mainspring.session import open_named_store, open_view_store
 
 # Joins, then asks for SIGTERM, and says what became of itself and of a worker it forked that was sent one too.
 PROGRAM = """
@@ -50,3 +57,32 @@ def test_sigterm_to_every_process_does_not_end_one_that_joined(agent: Agent, whi
         told, _ = program.communicate("go on\n", timeout=120)
         assert told.splitlines() == [*said, "lives"]
     assert program.returncode == 0
+
+
+@pytest.mark.parametrize("view", ["", "v1"])
+def test_refusal_of_what_a_job_reads_says_what_was_wanted_and_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, view: str
+) -> None:
+    path = str(tmp_path / "rank.sock")
+    monkeypatch.setenv("MAINSPRING_SOCKET", path)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
+        server.bind(path + wire.VIEWS_SUFFIX)
+        server.listen()
+        refusing = threading.Thread(target=refuse, args=(server,))
+        refusing.start()
+        with pytest.raises(NotAllowed) as refused:
+            open_view_store("mem", view) if view else open_named_store("mem")
+        refusing.join()
+    error = refused.value
+    assert error.got == "release:1 is another team's"
+    assert error.on == (view or "the object store")
+    assert error.wanted == f"what its spec names under {'views' if view else 'reads, evaluates or views'}"
+    assert error.next_step == "name it there, in a job whose team may read it"
+
+
+def refuse(server: socket.socket) -> None:
+    """Answers whoever asks next for credentials."""
+    line, _ = server.accept()
+    with line, line.makefile("rb") as stream:
+        codec.unframe(stream.read(codec.frame_length(stream.read(codec.FRAME_HEADER_BYTES))), wire.ViewWanted)
+        line.sendall(codec.frame(wire.ViewRefused(reason="release:1 is another team's")))

@@ -140,7 +140,13 @@ class _ViewCredentials:
             line.close()
         if isinstance(answer, ViewRefused):
             kind = NotFound if answer.unnamed and not self._view else NotAllowed
-            raise kind("read a view" if self._view else "read a checkpoint", on=self._view, got=answer.reason)
+            raise kind(
+                "read a view" if self._view else "read what a job names",
+                on=self._view or "the object store",
+                got=answer.reason,
+                wanted=f"what its spec names under {'views' if self._view else 'reads, evaluates or views'}",
+                next_step="name it there, in a job whose team may read it",
+            )
         return answer
 
 
