@@ -341,15 +341,30 @@ def test_devices_that_compute_otherwise_become_health_events_fatal_where_that_is
         job,
         ("devices_differ", {**known, "device": "device 3 of rank 0 (secret words)", "certain": True}),
         ("devices_differ", {**known, "device": "device 5 of rank 0 (H100)", "again": True}),
-        ("devices_differ", {**known, "ranks": "0, 1", "nodes": f"{node}, other"}),
+        (
+            "devices_differ",
+            {**known, "ranks": "0, 1", "nodes": f"{node}, other", "device": "device 0 of rank 0, device"},
+        ),
+        ("devices_differ", {**known, "ranks": "0, 1", "nodes": f"{node}, other", "certain": True}),
+        ("replicas_differ", {"generation": 1, "step": 9, "ranks": 5, "odd": "0, 1", "nodes": f"{node}, other"}),
+        ("devices_differ", {**known, "ranks": "", "nodes": ""}),
     )
     world.tick(2)
-    told = sorted((one.event for one in world.control.care.events()), key=lambda one: one.source.sequence)
+    events = [one.event for one in world.control.care.events()]
+    told = sorted(events, key=lambda one: (one.source.sequence, one.source.session))
     assert [(one.check, one.fatal, one.scope.node, one.repair.value) for one in told] == [
         ("sdc", True, node, "call people"),
         ("sdc", False, node, "reset device"),
-    ]
-    assert [one.message.split(" c")[0].split(" did")[0] for one in told] == ["device 3", "device 5"]
+        ("sdc", False, node, "reset device"),
+        ("sdc", False, "other", "reset device"),
+        ("sdc", True, node, "call people"),
+        ("sdc", True, "other", "call people"),
+        ("replicas", True, node, "call people"),
+        ("replicas", True, "other", "call people"),
+    ], "each node that an event names is told of, once"
+    first, second, *rest = [one.message.split(" c")[0].split(" did")[0] for one in told]
+    assert (first, second) == ("device 3", "device 5")
+    assert not [one for one in rest if "device 0" in one], "whose that is, nobody knows"
     assert not [one for one in told if "secret" in one.message]
     health = world.control.care.node(world.job(job).attempts[-1].cluster, node).health
     assert health is not None

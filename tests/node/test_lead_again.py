@@ -21,6 +21,9 @@ from mainspring.domain.ids import AttemptId, JobId
 from mainspring.domain.life import AttemptState
 from mainspring.domain.wire.events.leads import CheckpointDurableEvent, DevicesDifferEvent, GenerationResumedEvent
 from mainspring.node.lead.effects import Said, WriteManifest
+from mainspring.node.lead.watch.failures import ODD_TOLD_MAX
+from mainspring.node.snapshots.arena import Arena
+from mainspring.node.supervise.rank_server import RESULTS_KEPT_MAX, RankSlot
 from mainspring.objects import open_store
 from mainspring.simulator.nodes.leading import SLOW_STORE_S_MAX
 from tests.node.lead_agents import orders
@@ -118,6 +121,25 @@ def test_suspicions_and_word_of_older_generations_change_nothing() -> None:
     assert len(cluster.resumed) == 1
 
 
+def test_nodes_whose_devices_stand_alone_together_are_all_left_for_others() -> None:
+    cluster = Cluster(6, orders(6, spares=2))
+    durable(cluster, 1)
+    tried(cluster, stands_alone(cluster, 1, 2), 1)
+    cluster.until(GenerationResumedEvent.kind, 60.0, 2)
+    (told,) = cluster.of_kind(DevicesDifferEvent.kind)
+    assert (told["ranks"], told["nodes"]) == ("1, 2", "n1, n2")
+    durable(cluster, 1)
+    assert {agent.number for agent, _ in cluster.living} == {0, 3, 4, 5}
+
+
+def test_event_names_few_of_many_nodes() -> None:
+    cluster = Cluster(7, orders(20))
+    cluster.until_step(3)
+    tried(cluster, wire.StepTried(step=3, equal=False, ranks=tuple(range(20))), 1)
+    (told,) = cluster.of_kind(DevicesDifferEvent.kind)
+    assert len(str(told["nodes"]).split(", ")) == len(str(told["ranks"]).split(", ")) == ODD_TOLD_MAX
+
+
 def test_node_that_stands_alone_again_where_no_other_is_left_ends_the_attempt_for_another_place() -> None:
     cluster = Cluster(5, orders(3))
     durable(cluster, 1)
@@ -181,3 +203,21 @@ def test_event_says_who_stands_alone_or_that_nobody_knows() -> None:
     unclear = DevicesDifferEvent(generation=1, step=7, ranks="", nodes="")
     assert "nobody knows which" in str(unclear)
     assert str(unclear).endswith("devices do not agree on step 7, and nothing tells which are right")
+
+
+def test_words_that_all_is_well_push_nothing_out_of_what_is_told_again(tmp_path: Path) -> None:
+    desk = RankSlot(rank=0, arena=Arena(tmp_path))
+    desk.keep_result({"success": 0.5})
+    desk.keep_upset(wire.UpsetReport(step=3, upset="spike", answer="skip"))
+    desk.keep_tried(wire.StepTried(step=4, equal=False, ranks=(1,)), 1)
+    for step in range(2 * RESULTS_KEPT_MAX):
+        desk.keep_tried(wire.StepTried(step=step, equal=True, agreed_step=step - 1), 1)
+    *others, newest = desk.results
+    assert [type(one) for one in others] == [wire.RankResult, wire.RankUpset, wire.RankTried]
+    assert newest == wire.RankTried(
+        generation=1,
+        rank=0,
+        report=wire.StepTried(step=2 * RESULTS_KEPT_MAX - 1, equal=True, agreed_step=2 * RESULTS_KEPT_MAX - 2),
+        sequence=3 + 2 * RESULTS_KEPT_MAX,
+    )
+    desk.arena.close()

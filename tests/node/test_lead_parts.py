@@ -16,7 +16,7 @@ from mainspring.node.lead.effects import Joined
 from mainspring.node.lead.holdings import Holdings, Taken
 from mainspring.node.lead.members import Members, Membership
 from mainspring.node.lead.roster import Roster
-from mainspring.node.lead.watch.failures import FORGIVEN_S, Failures, exited
+from mainspring.node.lead.watch.failures import FORGIVEN_S, Failures, exited, of_devices
 from mainspring.node.lead.watch.hangs import (
     ANYHOW_S,
     HANG_S_MIN,
@@ -456,6 +456,19 @@ def test_failures_on_one_agent_without_progress_make_it_suspect() -> None:
     assert failures.suspects == set()
     _fail(failures, -6, agent=4, furthest=2)
     assert failures.suspects == {4}
+
+
+def test_devices_on_several_agents_that_stand_alone_make_all_of_these_suspect_at_once() -> None:
+    failures = Failures(restarts_max=8)
+    told = failures.another(of_devices([3, 9], [1, 4]), furthest=5, now_s=0.0)
+    assert failures.suspects == {1, 4}
+    assert (told.outcome, told.reason.partition("(")[2]) == (
+        None,
+        "restart 1 of 8, on agents 1, 4 only where others do not suffice)",
+    )
+    told = failures.another(of_devices([2], [4]), furthest=9, now_s=1.0)
+    assert told.outcome is AttemptState.LOST
+    assert "again on agent 4" in told.reason
 
 
 # ------------------------------------------------------------ the rest

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import final
@@ -17,7 +17,7 @@ from mainspring.node.lead.changes import Course, PlannedChange, step_to_leave_at
 from mainspring.node.lead.members import Members
 from mainspring.node.lead.outbox import Beginning, Ending, Outbox
 from mainspring.node.lead.roster import Roster
-from mainspring.node.lead.watch.failures import Failure, Failures, exited, of_devices
+from mainspring.node.lead.watch.failures import ODD_TOLD_MAX, Failure, Failures, exited, of_devices
 from mainspring.node.lead.watch.hangs import AskStacks, Hang, Hangs
 from mainspring.node.lead.watch.ledger import TimeLedger
 from mainspring.node.lead.watch.pace import Pace
@@ -307,7 +307,7 @@ class RunningGeneration:
         )
         failure = Failure(
             rank=message.rank,
-            agent=agent if self._in_touch else -1,
+            agents=(agent,) if self._in_touch else (),
             how="left its generation",
             kind="left",
             outside=True,
@@ -317,24 +317,23 @@ class RunningGeneration:
 
     def differ(self, step: int, found: Divergence) -> Beginning | Ending | None:
         """Takes note that ranks do not agree on a step; returns what follows."""
-        agents = {rank: self._members.places[rank].agent for rank in found.odd}
-        blamed = next(iter(agents.values()), -1) if len({*agents.values()}) == 1 else -1
+        agents = tuple(dict.fromkeys(self._members.places[rank].agent for rank in found.odd))
         self._outbox.event(
             leads.ReplicasDifferEvent(
                 generation=self._generation,
                 step=step,
                 ranks=len(found.ranks),
-                odd=", ".join(map(str, found.odd[:16])),
-                nodes=", ".join(dict.fromkeys(self._roster[agent].node for agent in agents.values())),
+                odd=", ".join(map(str, found.odd[:ODD_TOLD_MAX])),
+                nodes=self._nodes(agents),
             )
         )
         failure = Failure(
             rank=(found.odd or found.ranks)[0],
-            agent=blamed,
-            how=f"has other replicas than {len(found.ranks) - 1} others have",
+            agents=agents,
+            how=f"has other replicas than {len(found.ranks) - len(found.odd or found.ranks[:1])} others have",
             kind="replicas",
             outside=True,
-            certain=blamed >= 0,
+            certain=bool(agents),
         )
         return self._failed(failure)
 
@@ -345,13 +344,13 @@ class RunningGeneration:
             return None
         role = active[message.rank].role
         odd = [rank for rank, place in active.items() if place.role == role and place.role_rank in report.ranks]
-        agents = list(dict.fromkeys(active[rank].agent for rank in odd))
+        agents = tuple(dict.fromkeys(active[rank].agent for rank in odd))
         self._outbox.event(
             leads.DevicesDifferEvent(
                 generation=self._generation,
                 step=report.step,
-                ranks=", ".join(map(str, odd[:16])),
-                nodes=", ".join(self._roster[agent].node for agent in agents),
+                ranks=", ".join(map(str, odd[:ODD_TOLD_MAX])),
+                nodes=self._nodes(agents),
                 device=report.device,
                 certain=report.certain,
                 again=report.again,
@@ -359,6 +358,10 @@ class RunningGeneration:
             )
         )
         return of_devices(odd, agents) if report.certain and odd else None
+
+    def _nodes(self, agents: Sequence[int]) -> str:
+        """Returns where agents are, for an event: none twice, and not too many."""
+        return ", ".join(list(dict.fromkeys(self._roster[agent].node for agent in agents))[:ODD_TOLD_MAX])
 
     def failed(self, failure: Failure) -> Beginning | Ending | None:
         """Takes note of a failure that was found elsewhere; returns what follows."""
@@ -475,15 +478,15 @@ class RunningGeneration:
                 generation=self._generation,
                 step=self._progress.furthest,
                 silent_s=suspicion.silent_s,
-                odd=", ".join(map(str, odd.ranks[:16])),
+                odd=", ".join(map(str, odd.ranks[:ODD_TOLD_MAX])),
                 evidence=evidence,
             )
         )
         first = odd.ranks[0] if odd.ranks else next(iter(self._members.active))
         agents = frozenset(self._members.active[rank].agent for rank in odd.ranks)
         how = f"hung with role {suspicion.role} for {suspicion.silent_s:.0f} s"
-        agent = self._members.active[first].agent if odd.ranks else -1
-        failure = Failure(rank=first, agent=agent, how=how, kind="hang", outside=True, words=evidence)
+        blamed = (self._members.active[first].agent,) if odd.ranks else ()
+        failure = Failure(rank=first, agents=blamed, how=how, kind="hang", outside=True, words=evidence)
         follows = self._failed(failure)
         if isinstance(follows, Beginning):
             return Beginning(cause=f"hang: {follows.cause}", closes=TimeUse.HANG, hasty=agents)

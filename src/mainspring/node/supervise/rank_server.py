@@ -41,7 +41,8 @@ class RankSlot:
         serving: What the lead was told last of how it serves.
         serving_s: When that was.
         stepped_in: The newest generation it has reported a step of.
-        results: What its program gave as results, and told of steps that went wrong, newest last.
+        results: What its program gave as results, and told of steps that went wrong, newest last; of words that all is
+            well, which come again and again, the newest alone.
         results_told: How many it gave and told, in all generations.
     """
 
@@ -81,11 +82,17 @@ class RankSlot:
         self.results_told += 1
         sequence = self.results_told
         tried = wire.RankTried(generation=generation, rank=self.rank, report=report, sequence=sequence)
+        if report.equal:
+            self.results = [each for each in self.results if not _all_is_well(each)]
         self._keep(tried)
         return tried
 
     def _keep(self, told: wire.RankResult | wire.RankUpset | wire.RankTried) -> None:
         self.results = [*self.results[-RESULTS_KEPT_MAX + 1 :], told]
+
+
+def _all_is_well(told: wire.RankResult | wire.RankUpset | wire.RankTried) -> bool:
+    return isinstance(told, wire.RankTried) and told.report.equal
 
 
 class ViewAccess(Protocol):

@@ -59,6 +59,7 @@ from mainspring.domain.wire.events.leads import (
 )
 
 NodesOfRanks = Callable[[AttemptId], Mapping[int, NodeName]]
+NODES_MAX = 16  # Of one event: a lead names no more.
 TAKEN_MAX = 500  # Events, and states of nodes, looked at in one tick.
 _KINDS = (
     NodeBlamedEvent,
@@ -109,8 +110,8 @@ class OwnKnowledge:
         nodes_of = cache(partial(nodes_of_ranks, connection))
         for one in found:
             attempt = attempts.get(one.attempt) if one.attempt is not None else None
-            if attempt is not None and (made := _of_event(one, attempt, nodes_of)) is not None:
-                yield made
+            if attempt is not None:
+                yield from _of_event(one, attempt, nodes_of)
         self._end(connection, _EVENTS, found[-1].sequence if len(found) == TAKEN_MAX else newest, told=bool(found))
 
     def _of_states(self, connection: sa.Connection) -> Iterator[HealthEvent]:
@@ -139,8 +140,17 @@ class OwnKnowledge:
 # ---------------------------------------------------------------- events of runs
 
 
-def _of_event(event: Event, attempt: AttemptRecord, nodes_of: NodesOfRanks) -> HealthEvent | None:
-    """Returns what an event of a run says of a node, None where it says nothing of any one.
+def _of_event(event: Event, attempt: AttemptRecord, nodes_of: NodesOfRanks) -> Iterator[HealthEvent]:
+    """Returns what an event of a run says of nodes, of each by itself."""
+    told = event.told
+    several = told.nodes.split(", ") if isinstance(told, DevicesDifferEvent | ReplicasDifferEvent) else [""]
+    for number, node in enumerate(several[:NODES_MAX]):
+        if (made := _of_node(event, attempt, nodes_of, node)) is not None:
+            yield made if not number else replace(made, source=replace(made.source, session=f"{attempt.id}.{number}"))
+
+
+def _of_node(event: Event, attempt: AttemptRecord, nodes_of: NodesOfRanks, of: str) -> HealthEvent | None:
+    """Returns what an event of a run says of a node, `of` where it names several; None where it says nothing.
 
     Words of programs are left out: whoever reads of nodes may not read of jobs. Nothing follows from a rank's end by
     itself: programs end by their own faults, far more often than by a node's.
@@ -166,18 +176,18 @@ def _of_event(event: Event, attempt: AttemptRecord, nodes_of: NodesOfRanks) -> H
             node, codes = nodes_of(attempt.id).get(told.rank, ""), (f"exit{told.exit_code:+d}",)
             made = _seen(event, attempt, node, "rank-exit", "a rank ended otherwise than well", codes=codes)
             return None if made is None else replace(made, repair=Repair.NONE)
-        case ReplicasDifferEvent() if told.odd.isdecimal():
-            words = f"its replica of state is not what {told.ranks - 1} others have: it may compute wrongly"
-            made = _seen(event, attempt, told.nodes, REPLICAS, words)
+        case ReplicasDifferEvent() if told.odd:
+            words = "its replica of state is not what most others have: it may compute wrongly"
+            made = _seen(event, attempt, of, REPLICAS, words)
             return None if made is None else replace(made, fatal=True, repair=Repair.CALL_PEOPLE)
         case DevicesDifferEvent() if told.certain:
-            words = f"{_device(told.device)} computes otherwise than two that agree"
-            made = _seen(event, attempt, told.nodes, SDC, words)
+            words = f"{_device(told)} computes otherwise than two that agree"
+            made = _seen(event, attempt, of, SDC, words)
             return None if made is None else replace(made, fatal=True, repair=Repair.CALL_PEOPLE)
         case DevicesDifferEvent():
-            again = f"{_device(told.device)} did not come to the same again: it may compute wrongly"
+            again = f"{_device(told)} did not come to the same again: it may compute wrongly"
             words = again if told.again else "devices do not agree; nothing tells which are right"
-            made = _seen(event, attempt, told.nodes, SDC, words)
+            made = _seen(event, attempt, of, SDC, words)
             return None if made is None else replace(made, repair=Repair.RESET_DEVICE)
         case HangEvent() if told.odd.isdecimal():
             node = nodes_of(attempt.id).get(int(told.odd), "")
@@ -186,9 +196,9 @@ def _of_event(event: Event, attempt: AttemptRecord, nodes_of: NodesOfRanks) -> H
             return None
 
 
-def _device(words: str) -> str:
-    """Returns which device a program speaks of: its number alone, for all else is its own words."""
-    found = _DEVICE.match(words)
+def _device(told: DevicesDifferEvent) -> str:
+    """Returns which device of one node a program speaks of: its number alone, for all else is its own words."""
+    found = _DEVICE.match(told.device) if ", " not in told.nodes else None
     return f"device {found[1]}" if found is not None else "a device"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -12,6 +12,7 @@ from mainspring.domain.life import AttemptState
 ALIKE_MAX = 3  # What fails the same way three times without a step between will do so again where it runs.
 SWAP_AFTER = 2  # One failure may be the program's; two on one node without a step between are likelier the node's.
 BLAME_S = 0.25  # A dead rank's agent tells of it in milliseconds; survivors' own errors only say that it is gone.
+ODD_TOLD_MAX = 16  # Ranks, agents and nodes named in an event; a thousand odd ones are one fact, not a thousand.
 FORGIVEN_S = 3_600.0  # 16,384 GPUs fail every three hours (NUMBERS.md); restarts that count are those of a storm.
 
 
@@ -20,7 +21,7 @@ class Failure:
     """How a rank failed.
 
     Args:
-        agent: Where that is, -1 when that says nothing.
+        agents: Where that is, or where those are that fail with it; none when that says nothing.
         how: What happened, as a clause: "was killed by signal 9".
         kind: What makes two failures alike: the exit code, or "left", "hang", "devices".
         outside: Whether it came from outside the program: other nodes may do better.
@@ -28,7 +29,7 @@ class Failure:
     """
 
     rank: int
-    agent: int
+    agents: tuple[int, ...]
     how: str
     kind: int | str
     outside: bool
@@ -44,7 +45,7 @@ def exited(*, rank: int, agent: int, exit_code: int, words: str) -> Failure:
         words: Its last words.
     """
     how = f"was killed by signal {-exit_code}" if exit_code < 0 else f"exited with {exit_code}"
-    return Failure(rank=rank, agent=agent, how=how, kind=exit_code, outside=exit_code < 0, words=words)
+    return Failure(rank=rank, agents=(agent,), how=how, kind=exit_code, outside=exit_code < 0, words=words)
 
 
 def of_devices(ranks: Sequence[int], agents: Sequence[int]) -> Failure:
@@ -54,9 +55,14 @@ def of_devices(ranks: Sequence[int], agents: Sequence[int]) -> Failure:
         ranks: Whose they are, one or more.
         agents: Where those are.
     """
-    blamed = agents[0] if len(agents) == 1 else -1
     how = "has a device that computes otherwise than two that agree"
-    return Failure(rank=ranks[0], agent=blamed, how=how, kind="devices", outside=True, certain=blamed >= 0)
+    return Failure(rank=ranks[0], agents=tuple(agents), how=how, kind="devices", outside=True, certain=True)
+
+
+def _named(agents: Collection[int]) -> str:
+    """Returns agents as people read of them."""
+    first = ", ".join(map(str, sorted(agents)[:ODD_TOLD_MAX]))
+    return f"agent{'s' if len(agents) > 1 else ''} {first}{', ...' if len(agents) > ODD_TOLD_MAX else ''}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,10 +124,10 @@ class Failures:
         if furthest > self._step:
             self._by_agent.clear()
         self._step = furthest
-        self._by_agent[failure.agent] = self._by_agent.get(failure.agent, 0) + 1
         enough = 1 if failure.certain else SWAP_AFTER
-        if self._by_agent[failure.agent] >= enough and failure.agent >= 0:
-            self.suspects |= {failure.agent}
+        for agent in failure.agents:
+            self._by_agent[agent] = self._by_agent.get(agent, 0) + 1
+            self.suspects |= {agent} if self._by_agent[agent] >= enough else set()
         while self._restarts_s and now_s - self._restarts_s[0] > FORGIVEN_S:
             self._restarts_s.popleft()
         return self._verdict(failure, furthest, now_s)
@@ -130,9 +136,10 @@ class Failures:
         how = f"rank {failure.rank} {failure.how}" + (f" at step {furthest}" if furthest >= 0 else "")
         words = f"; it first said: {self._first_words}" if self._first_words else ""
         outcome = AttemptState.LOST if failure.outside else AttemptState.FAILED
-        if failure.certain and failure.agent in self._certain:
-            return FailureDecision(outcome=outcome, reason=f"{how}, again on agent {failure.agent}{words}")
-        self._certain |= {failure.agent} if failure.certain and failure.agent >= 0 else set()
+        again = self._certain.intersection(failure.agents)
+        if failure.certain and again:
+            return FailureDecision(outcome=outcome, reason=f"{how}, again on {_named(again)}{words}")
+        self._certain |= set(failure.agents) if failure.certain else set()
         if self._alike >= ALIKE_MAX:
             reason = f"{how}, {self._alike} times the same way without a step between{words}"
             return FailureDecision(outcome=outcome, reason=reason)
@@ -141,8 +148,7 @@ class Failures:
                 outcome=outcome, reason=f"{how}, after {len(self._restarts_s)} restarts in place{words}"
             )
         self._restarts_s.append(now_s)
-        swapped = (
-            f", on agent {failure.agent} only where others do not suffice" if failure.agent in self.suspects else ""
-        )
+        last = self.suspects.intersection(failure.agents)
+        swapped = f", on {_named(last)} only where others do not suffice" if last else ""
         rung = f"restart {len(self._restarts_s)} of {self._restarts_max}{swapped}"
         return FailureDecision(outcome=None, reason=f"{how} ({rung})")
