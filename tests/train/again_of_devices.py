@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import time
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from mainspring.train.trainer import train
 from tests.train.making import small_recipe
 
 STEPS, CHECK_EVERY = 12, 4
+COMPILED = "/jax/core/compile/backend_compile_duration"  # JAX tells of it, once a program.
 
 
 def recipe() -> Recipe:
@@ -41,11 +43,18 @@ def flip(device: int) -> None:
 
 
 def main(socket: str, folder: Path, view: str, flip_after: int, device: int) -> dict[str, object]:
+    compiled, by_step = Counter[str](), dict[int, int]()
+
+    def count(event: str, duration_secs: float, **_: str | int) -> None:
+        compiled[event] += 1
+
+    jax.monitoring.register_event_duration_secs_listener(count)
     session = Session(socket, pid=os.getpid(), stopwatch=time.monotonic)
     due = session.snapshot_due
 
     def snapshot_due(step: int) -> bool:
         """Is asked after each step, all of whose arrays are on the devices then."""
+        by_step[step] = compiled[COMPILED]
         if step == flip_after:
             flip(device)
         return due(step)
@@ -58,7 +67,8 @@ def main(socket: str, folder: Path, view: str, flip_after: int, device: int) -> 
         return {"error": str(error)}
     session.left()
     weights = flattened(outcome.state)
-    return {"step": outcome.step, "finite": all(bool(np.isfinite(np.asarray(each)).all()) for each in weights.values())}
+    finite = all(bool(np.isfinite(np.asarray(each)).all()) for each in weights.values())
+    return {"step": outcome.step, "finite": finite, "compiled": by_step}
 
 
 if __name__ == "__main__":

@@ -54,7 +54,11 @@ def told(view: View, folder: Path, tmp_path: Path, **faults: Any) -> list[wire.S
     agent = Agent(tmp_path)
     agent.reply = wire.StepReply(snapshot_every=EVERY)
     agent.welcomes.put(welcome(rank=0, world_size=1, every=EVERY))
-    assert trained(view, folder, agent=agent, **faults)["step"] == STEPS
+    said = trained(view, folder, agent=agent, **faults)
+    assert said["step"] == STEPS
+    compiled = {int(step): count for step, count in said["compiled"].items()}
+    for step in range(CHECK_EVERY, STEPS + 1, CHECK_EVERY):
+        assert compiled[step] == compiled[step - 1] > 0, "what checks run is there since the first step"
     facts = [commit.state["agreed_step"] for commit in agent.all(wire.SnapshotCommit)]
     assert facts[0] == CHECK_EVERY - 1, "a snapshot tells on which step all agreed"
     agent.hang_up()

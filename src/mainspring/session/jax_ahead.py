@@ -29,17 +29,17 @@ Lower = Callable[[Sequence[jax.Device]], jax.stages.Lowered]
 
 @final
 class Ahead:
-    """One program being compiled, in a thread of its own, which the interpreter waits for at its end.
+    """Programs being compiled, one by one, in a thread of its own, which the interpreter waits for at its end.
 
     Args:
-        devices: What it is compiled for.
-        lower: Returns the program for these devices.
+        devices: What they are compiled for.
+        lowers: Each returns one for these devices.
     """
 
-    def __init__(self, devices: Sequence[jax.Device], lower: Lower) -> None:
+    def __init__(self, devices: Sequence[jax.Device], lowers: Sequence[Lower]) -> None:
         self._unwanted = threading.Event()
         # Its arguments are dropped as it ends, and devices must be by then, or their backend would live on.
-        self._thread = threading.Thread(target=self._compile, args=(devices, lower), name=THREAD)
+        self._thread = threading.Thread(target=self._compile, args=(devices, lowers), name=THREAD)
         self._thread.start()
 
     def wait(self, limit_s: float | None = None) -> bool:
@@ -52,11 +52,12 @@ class Ahead:
         self._unwanted.set()
         self._thread.join()
 
-    def _compile(self, devices: Sequence[jax.Device], lower: Lower) -> None:
+    def _compile(self, devices: Sequence[jax.Device], lowers: Sequence[Lower]) -> None:
         try:
-            program = lower(devices)
-            if not self._unwanted.is_set():
-                program.compile()
+            for lower in lowers:
+                program = None if self._unwanted.is_set() else lower(devices)
+                if program is not None and not self._unwanted.is_set():
+                    program.compile()
         except (MainspringError, RuntimeError, ValueError) as error:  # Training does not depend on it.
             sys.stderr.write(f"mainspring: nothing compiled ahead: {type(error).__name__}: {str(error)[:500]}\n")
 
@@ -64,8 +65,8 @@ class Ahead:
 _underway: list[Ahead] = []  # At most one: the process serves one generation at a time.
 
 
-def compile_ahead(session: Session, lower: Lower) -> Ahead | None:
-    """Begins to compile the program of a role that has lost a node; None where none is wanted from this rank.
+def compile_ahead(session: Session, *lowers: Lower) -> Ahead | None:
+    """Begins to compile the programs of a role that has lost a node; None where none is wanted from this rank.
 
     To be called once a generation, after its first step: until then its own program is the one to wait for. None is
     wanted where the role cannot shrink, where another rank of the node does it, and with other backends than CPU, for
@@ -73,14 +74,14 @@ def compile_ahead(session: Session, lower: Lower) -> Ahead | None:
 
     Args:
         session: This rank's session, under `jax_distributed.run`.
-        lower: Lowers the program for a mesh of the devices it is given, from shapes alone (`jax.ShapeDtypeStruct`):
-            just as the smaller world will, or its program is not found. Called in another thread.
+        lowers: Each lowers one for a mesh of the devices it is given, from shapes alone (`jax.ShapeDtypeStruct`): just
+            as the smaller world will, or its program is not found. Called in another thread, in order.
     """
     size = session.shrunk_size
     if not 0 < size < session.world_size or session.local_rank or jax.default_backend() != "cpu":
         return None
     end_ahead()
-    _underway.append(Ahead(devices_of(size), lower))
+    _underway.append(Ahead(devices_of(size), lowers))
     return _underway[-1]
 
 

@@ -118,7 +118,7 @@ def train(
                 pace.rest()
             run.do(step, batch)
             if step == start + 1:
-                compile_ahead(session, partial(lowered_update, recipe, signature, shapes_of(batch)))
+                compile_ahead(session, *programs(recipe, signature, batch, checked=trials.ever_due(step)))
             if session.snapshot_due(step):
                 run.settle()  # What went wrong is in no snapshot.
                 session.snapshot(step, blocks_of(run.state, session, PARTS), {**facts, **checks.facts})
@@ -216,6 +216,21 @@ def check_shares(recipe: Recipe, mesh: jax.sharding.Mesh) -> None:
         check_attention(recipe.policy.compute.attention, platform, sequence=recipe.mesh.sequence)
 
 
+def programs(
+    recipe: Recipe, signature: Signature, batch: Mapping[str, jax.Array], *, checked: bool
+) -> tuple[Callable[[Sequence[jax.Device]], jax.stages.Lowered], ...]:
+    """Returns what lowers the programs of a run for given devices: see `compile_ahead`.
+
+    Args:
+        recipe: What to learn, and how.
+        signature: The data's dimensions.
+        batch: A global batch.
+        checked: Whether devices will check their neighbours.
+    """
+    lowers = (lowered_update, lowered_look) if checked else (lowered_update,)
+    return tuple(partial(lower, recipe, signature, shapes_of(batch)) for lower in lowers)
+
+
 def lowered_update(
     recipe: Recipe, signature: Signature, batch: Mapping[str, jax.ShapeDtypeStruct], devices: Sequence[jax.Device]
 ) -> jax.stages.Lowered:
@@ -232,10 +247,23 @@ def lowered_update(
     """
     mesh = make_mesh(recipe.mesh, devices)
     check_shares(recipe, mesh)
+    state, given = abstract_state(recipe, signature, mesh), before_shape(recipe, mesh)
+    return make_update(recipe, mesh).lower(state, placed(batch, mesh), np.int32(0), *given)
+
+
+def lowered_look(
+    recipe: Recipe, signature: Signature, batch: Mapping[str, jax.ShapeDtypeStruct], devices: Sequence[jax.Device]
+) -> jax.stages.Lowered:
+    """Returns the program by which these devices check their neighbours; see `lowered_update`."""
+    mesh = make_mesh(recipe.mesh, devices)
+    check_shares(recipe, mesh)
+    return Trials(recipe, mesh).lowered(abstract_state(recipe, signature, mesh), placed(batch, mesh))
+
+
+def placed(batch: Mapping[str, jax.ShapeDtypeStruct], mesh: jax.sharding.Mesh) -> dict[str, jax.ShapeDtypeStruct]:
+    """Returns the shapes of a global batch with their places on a mesh."""
     struct: Any = partial(jax.ShapeDtypeStruct, sharding=batch_sharding(mesh))
-    shares = {name: struct(like.shape, like.dtype) for name, like in batch.items()}
-    given = before_shape(recipe, mesh)
-    return make_update(recipe, mesh).lower(abstract_state(recipe, signature, mesh), shares, np.int32(0), *given)
+    return {name: struct(like.shape, like.dtype) for name, like in batch.items()}
 
 
 def shapes_of(batch: Mapping[str, jax.Array]) -> dict[str, jax.ShapeDtypeStruct]:

@@ -309,7 +309,8 @@ class StepTried:
 
     `equal` tells that all came to the same. Where they did not, `ranks` are whose devices are at fault, or may be, of
     the role, and `device` is what people call it; `certain` tells that they stand alone, each against two that agree.
-    `agreed_step` is the newest step whose state came of work on which all agreed, -1 where none is known.
+    `agreed_step` is the newest step whose state came of work on which all agreed, -1 where none is known. `given_up`
+    tells that no more is checked: the program does not repeat itself.
     """
 
     step: int
@@ -319,6 +320,7 @@ class StepTried:
     device: str = ""
     certain: bool = False
     agreed_step: int = -1
+    given_up: bool = False
 
 
 @message("Done")

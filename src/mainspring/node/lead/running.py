@@ -355,6 +355,7 @@ class RunningGeneration:
                 certain=report.certain,
                 again=report.again,
                 agreed_step=report.agreed_step,
+                given_up=report.given_up,
             )
         )
         return of_devices(odd, agents) if report.certain and odd else None

@@ -30,7 +30,8 @@ from mainspring.train.steps.state import TrainState
 from mainspring.train.steps.update import Sums, guarded_by, sums_of_rows
 
 THIRD = 3  # So many devices, or looks, it takes to say who is wrong.
-NEVER_MAX = 3  # Checks without one on which all agreed, after which a program is taken for one that never repeats.
+CERTAIN_MIN = 3  # Of six looks: by chance, one of four sound devices is that often alone in 1 % of checks at worst.
+NEVER_MAX = 3  # Checks in a row at which too many gave two answers: the program is one that does not repeat itself.
 _SPREAD = 0x9E3779B1  # An odd number of many bits, so that numbers that change places change the sum (Knuth, 6.4).
 
 Batch: TypeAlias = Mapping[str, jax.Array]
@@ -74,13 +75,16 @@ class Neighbours:
 
     Args:
         equal: Whether all came to the same.
-        odd: Devices that stand alone, each against two that agree; none where nothing tells who is right.
-        unequal: Devices that computed rows on which not all agree.
+        suspects: Devices that are at fault, or may be.
+        certain: Whether they stand alone, each against two that agree and by no chance, and all others gave the same
+            answers twice.
+        unsteady: Devices that gave two answers to one question, where all were asked twice.
     """
 
     equal: bool
-    odd: tuple[int, ...] = ()
-    unequal: tuple[int, ...] = ()
+    suspects: tuple[int, ...] = ()
+    certain: bool = False
+    unsteady: tuple[int, ...] = ()
 
 
 def compared(one: Look, other: Look) -> Again:
@@ -89,28 +93,42 @@ def compared(one: Look, other: Look) -> Again:
     return Again(unsteady=unsteady, upset=bool(one.upset or other.upset))
 
 
-def verdict(looks: Sequence[Sequence[Sum]]) -> Neighbours:
+def verdict(*rounds: Sequence[Sequence[Sum]]) -> Neighbours:
     """Returns what several looks at the same rows tell.
 
+    Where a program mostly repeats itself, a sound device may stand alone by chance. So to be certain takes two rounds:
+    what is wrong with a device gives the same wrong answer again, or others at many looks, and never shows at others.
+
     Args:
-        looks: Of each, the sum of each device; in look k device i computed the rows of device i + k.
+        rounds: One, or the same looks twice. Of each look, the sum of each device; in look k device i computed the rows
+            of device i + k.
     """
-    size = len(looks[0])
-    votes: dict[int, dict[int, Sum]] = defaultdict(dict)
-    for distance, sums in enumerate(looks):
+    size = len(rounds[0][0])
+    votes: dict[int, list[tuple[int, Sum]]] = defaultdict(list)
+    for distance, sums in (look for looks in rounds for look in enumerate(looks)):
         for device, found in enumerate(sums):
-            votes[(device + distance) % size][device] = found
-    odd: set[int] = set()
-    unequal: set[int] = set()
+            votes[(device + distance) % size].append((device, found))
+    times_alone, repeated, unequal = Counter[int](), set[int](), set[int]()
     for of_rows in votes.values():
-        usual, count = Counter(of_rows.values()).most_common(1)[0]
-        alone = [device for device, found in of_rows.items() if found != usual]
-        if len(alone) == 1 and count >= THIRD - 1:
-            odd |= set(alone)
-        unequal |= set(of_rows) if alone else set()
-    others = [{found for device, found in of_rows.items() if device not in odd} for of_rows in votes.values()]
-    named = tuple(sorted(odd)) if all(len(found) <= 1 for found in others) else ()
-    return Neighbours(equal=not unequal, odd=named, unequal=tuple(sorted(unequal)))
+        usual = Counter(found for _, found in of_rows).most_common(1)[0][0]
+        wrong = Counter((device, found) for device, found in of_rows if found != usual)
+        apart, all_of_them = {device for device, _ in wrong}, {device for device, _ in of_rows}
+        if len(apart) == 1 and len(all_of_them - apart) >= THIRD - 1:
+            times_alone.update(device for device, _ in wrong.elements())
+            repeated |= {device for (device, _), times in wrong.items() if times > 1}
+        unequal |= all_of_them if apart else set()
+    others = [{found for device, found in of_rows if device not in times_alone} for of_rows in votes.values()]
+    odd = sorted(times_alone) if all(len(found) <= 1 for found in others) else []
+    clear = repeated | {device for device, times in times_alone.items() if times >= CERTAIN_MIN}
+    unsteady = [
+        device for device in range(size) if len({tuple(sums[device] for sums in looks) for looks in rounds}) > 1
+    ]
+    return Neighbours(
+        equal=not unequal,
+        suspects=tuple(odd or unsteady or sorted(unequal)),
+        certain=bool(odd) and len(rounds) > 1 and clear.issuperset(odd),
+        unsteady=tuple(unsteady),
+    )
 
 
 @final
@@ -124,16 +142,45 @@ class Trials:
 
     def __init__(self, recipe: Recipe, mesh: Mesh) -> None:
         self._recipe, self._mesh = recipe, mesh
-        self._agreed = False
+        self._able = is_whole(mesh) and mesh.size > 1 and recipe.guard.check_every > 0
+        self._moves: dict[int, jax.stages.Wrapped] = {}  # By distance, of which there are fewer than `THIRD`.
         self._never = 0
+        self._repeats = False
+
+    @property
+    def given_up(self) -> bool:
+        """Returns whether no more is checked, for the program does not repeat itself."""
+        return self._never >= NEVER_MAX
 
     def due(self, step: int) -> bool:
         """Returns whether neighbours are to be checked before a step: never where a device has but a part of the state,
         or is alone, nor once it has shown that the program does not repeat itself.
         """
+        return self._able and not self.given_up and step % self._recipe.guard.check_every == 0
+
+    def ever_due(self, start: int) -> bool:
+        """Returns whether neighbours are to be checked before any step after `start`."""
         every = self._recipe.guard.check_every
-        able = is_whole(self._mesh) and self._mesh.size > 1 and self._never < NEVER_MAX
-        return able and every > 0 and step % every == 0
+        return self._able and self._recipe.steps // every > start // every
+
+    def prepare(self, state: TrainState, batch: Batch, start: int) -> None:
+        """Compiles what checks of neighbours will run, where there will be any; runs nothing.
+
+        To be called in the first step of a generation, which is waited for: later on it would look like a hang.
+
+        Args:
+            state: As it is before the step; it stays.
+            batch: The step's.
+            start: The last step that is done.
+        """
+        if self.ever_due(start):
+            self.lowered(state, batch).compile()
+            for distance in range(1, min(THIRD, self._mesh.size)):
+                self._moved(distance).lower(batch).compile()
+
+    def lowered(self, state: Any, batch: Mapping[str, Any]) -> jax.stages.Lowered:
+        """Returns the program of a look; arrays or their shapes will do."""
+        return self._program.lower(state, batch, np.int32(0), np.int32(0))
 
     def look(self, state: TrainState, batch: Batch, step: int, distance: int = 0) -> Look:
         """Returns what each device makes of the rows of the one so many places on.
@@ -153,21 +200,33 @@ class Trials:
         return compared(self.look(state, batch, step), self.look(state, batch, step))
 
     def neighbours(self, state: TrainState, batch: Batch, step: int) -> Neighbours | None:
-        """Returns whether devices come to the same as their neighbours; who does not, is looked at a third time.
+        """Returns whether devices come to the same as their neighbours; where they do not, all are asked twice.
 
-        None where they do not and never did, and nobody stands alone: the program's own affair, not a device's.
+        None where too many then give two answers: the program's own affair, not a device's.
         """
-        looks = [self.look(state, batch, step, distance).sums for distance in range(THIRD - 1)]
+
+        def asked(distances: range) -> list[tuple[Sum, ...]]:
+            return [self.look(state, batch, step, distance).sums for distance in distances]
+
+        looks = asked(range(THIRD - 1))
         found = verdict(looks)
-        if not found.equal and self._mesh.size >= THIRD:
-            looks.append(self.look(state, batch, step, THIRD - 1).sums)
-            found = verdict(looks)
-        if found.equal:
-            self._agreed, self._never = True, 0
-        elif not found.odd and not self._agreed:
+        if not found.equal:
+            looks += asked(range(THIRD - 1, min(THIRD, self._mesh.size)))
+            found = verdict(looks, asked(range(len(looks))))
+        if self.is_own_affair(found.unsteady) and not found.certain:
             self._never += 1
             return None
+        self._repeats, self._never = True, 0
         return found
+
+    def is_own_affair(self, unsteady: Sequence[int]) -> bool:
+        """Returns whether two answers to one question are likely the program's own affair, for too many gave them.
+
+        Args:
+            unsteady: The devices that did.
+        """
+        half = self._mesh.size // 2
+        return len(unsteady) > (half if self._repeats else min(1, half))
 
     @property
     def all_devices(self) -> tuple[int, ...]:
@@ -186,7 +245,7 @@ class Trials:
         return tuple(sorted({self._mesh.devices.flat[device].process_index for device in devices}))
 
     @cached_property
-    def _program(self) -> Callable[..., Any]:
+    def _program(self) -> jax.stages.Wrapped:
         recipe, mesh = self._recipe, self._mesh
         everywhere = jax.sharding.NamedSharding(mesh, WHOLE)
         own_sums = _whole_sums(recipe, mesh) if is_whole(mesh) else partial(_shared_sums, recipe, mesh)
@@ -204,8 +263,10 @@ class Trials:
 
         return jax.jit(again)
 
-    def _moved(self, distance: int) -> Callable[[Batch], Batch]:
+    def _moved(self, distance: int) -> jax.stages.Wrapped:
         """Returns what gives every device the rows of the one so many places on."""
+        if distance in self._moves:
+            return self._moves[distance]
         size = self._mesh.size
         pairs = [((device + distance) % size, device) for device in range(size)]
 
@@ -213,7 +274,8 @@ class Trials:
             return {name: jax.lax.ppermute(array, REPLICA, pairs) for name, array in rows.items()}  # type: ignore[no-untyped-call]
 
         moved: Any = jax.shard_map(move, mesh=self._mesh, in_specs=BATCH, out_specs=BATCH, check_vma=False)
-        return jax.jit(moved)
+        self._moves[distance] = jax.jit(moved)
+        return self._moves[distance]
 
 
 def _whole_sums(recipe: Recipe, mesh: Mesh) -> Callable[..., Any]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from typing import final
 
 from mainspring.domain.errors import Unavailable
 from mainspring.domain.wire import Detail, StepTried
+from mainspring.domain.wire.events.leads import DevicesDifferEvent
 from mainspring.session import Restored, Session
 from mainspring.train.steps.again import Again, Batch, Trials
 from mainspring.train.steps.state import TrainState
@@ -52,24 +54,26 @@ class Checks:
         """
         found = self._trials.neighbours(state, batch, step)
         if found is None:
+            if self._trials.given_up:
+                self._tell(StepTried(step=step, equal=False, given_up=True, agreed_step=self._agreed))
             return
         if found.equal:
             self._agreed = step - 1
             self._tell(StepTried(step=step, equal=True, agreed_step=self._agreed))
             return
-        devices = found.odd or found.unequal
-        names = ", ".join(map(self._trials.name, devices))
+        names = ", ".join(map(self._trials.name, found.suspects))
         self._tell(
             StepTried(
                 step=step,
                 equal=False,
-                ranks=self._trials.ranks(devices),
+                again=found.suspects == found.unsteady and not found.certain,
+                ranks=self._trials.ranks(found.suspects),
                 device=names[:DEVICE_LENGTH_MAX],
-                certain=bool(found.odd),
+                certain=found.certain,
                 agreed_step=self._agreed,
             )
         )
-        if found.odd and not self._session.attempt:
+        if found.certain and not self._session.attempt:
             raise Unavailable(
                 "go on training",
                 on=f"step {step}",
@@ -82,15 +86,39 @@ class Checks:
         """Returns what is to be said of a step that was done again, having told a suspicion; "" of one that was not."""
         if again is None:
             return ""
-        if not again.unsteady and again.upset:
+        if again.upset and not again.unsteady:
             return "; done again it came to the same"
-        devices = again.unsteady or self._trials.all_devices
-        ranks = self._trials.ranks(devices)
-        names = ", ".join(map(self._trials.name, again.unsteady))
-        told = StepTried(step=step, equal=False, again=True, ranks=ranks if again.unsteady or len(ranks) == 1 else ())
+        every, unsteady = self._trials.all_devices, again.unsteady
+        if self._trials.is_own_affair(unsteady):
+            if again.upset:
+                return "; done again it went wrong too"
+            unsteady = unsteady if len(every) == 1 else ()
+        ranks = self._trials.ranks(unsteady or every)
+        names = ", ".join(map(self._trials.name, unsteady))
+        told = StepTried(step=step, equal=False, again=True, ranks=ranks if unsteady or len(ranks) == 1 else ())
         self._tell(told if not names else replace(told, device=names[:DEVICE_LENGTH_MAX]))
         return f"; done again it came to something else{f', on {names}' if names else ''}"
 
     def _tell(self, told: StepTried) -> None:
-        if self._session.rank == 0:
-            self._session.tried(told)
+        if self._session.rank:
+            return
+        self._session.tried(told)
+        if not self._session.attempt and not told.equal:  # There is no lead to say so.
+            sys.stderr.write(f"mainspring: {_words(told)}\n")
+
+
+def _words(told: StepTried) -> str:
+    """Returns what the lead's event would say of it."""
+    return str(
+        DevicesDifferEvent(
+            generation=0,
+            step=told.step,
+            ranks=", ".join(map(str, told.ranks)),
+            nodes="",
+            device=told.device,
+            certain=told.certain,
+            again=told.again,
+            agreed_step=told.agreed_step,
+            given_up=told.given_up,
+        )
+    )

@@ -15,11 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
-from mainspring.train.recipe import Answer, Recipe
+from mainspring.train.recipe import Recipe
 from mainspring.train.state.sharding import WHOLE
 from mainspring.train.steps.again import Again, Batch, Trials
 from mainspring.train.steps.state import TrainState
-from mainspring.train.steps.update import Measures, answers_of, is_guarded, make_update
+from mainspring.train.steps.update import Measures, answered_kinds, make_update
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -65,10 +65,10 @@ class Stepping:
         self.state = state
         self._update = make_update(recipe, mesh)
         self._trials, self._over = trials, over
-        answers = answers_of(recipe)
-        self._answered = frozenset(kind for kind, answer in answers.items() if answer is not Answer.IGNORE)
-        self._calm = calm_measures(mesh) if is_guarded(recipe) else None
+        self._answered = answered_kinds(recipe)
+        self._calm = calm_measures(mesh) if self._answered else None
         self._under_way: _UnderWay | None = None
+        self._begun = False
 
     def do(self, step: int, batch: Batch) -> None:
         """Begins a step; the one before is over when it returns.
@@ -77,7 +77,9 @@ class Stepping:
             step: It.
             batch: The global batch.
         """
-        before, self._under_way = self._under_way, None
+        if not self._begun:
+            self._trials.prepare(self.state, batch, step - 1)
+        before, self._under_way, self._begun = self._under_way, None, True
         follows = self._calm if before is None or self._calm is None else before.measured
         measured = self._step(step, batch, follows)
         if before is not None and self._end(before):  # This one has left all as it was.
@@ -123,7 +125,7 @@ def before_shape(recipe: Recipe, mesh: Mesh) -> tuple[jax.ShapeDtypeStruct, ...]
     """Returns the shape and place of what a step is given of the one before; nothing where nobody looks at it."""
     struct: Any = jax.ShapeDtypeStruct  # Untyped in JAX.
     like = struct((len(Measures._fields),), jnp.float32, sharding=NamedSharding(mesh, WHOLE))
-    return (like,) if is_guarded(recipe) else ()
+    return (like,) if answered_kinds(recipe) else ()
 
 
 def calm_measures(mesh: Mesh) -> jax.Array:

@@ -145,21 +145,16 @@ def guarded_by(recipe: Recipe, usual: jax.Array | None, loss: jax.Array, norm: j
     )
 
 
-def answers_of(recipe: Recipe) -> dict[int, Answer]:
-    """Returns what is done about a step, by `Measures.upset`."""
-    return {NOT_FINITE: recipe.guard.not_finite, SPIKE: recipe.guard.spike}
-
-
-def is_guarded(recipe: Recipe) -> bool:
-    """Returns whether anything is done about any step that goes wrong."""
-    return any(answer is not Answer.IGNORE for answer in answers_of(recipe).values())
+def answered_kinds(recipe: Recipe) -> tuple[int, ...]:
+    """Returns which of `Measures.upset` anything is done about: what device and host go by, and must be one of."""
+    answers = {NOT_FINITE: recipe.guard.not_finite, SPIKE: recipe.guard.spike}
+    return tuple(kind for kind, answer in answers.items() if answer is not Answer.IGNORE)
 
 
 def _answered(recipe: Recipe, before: jax.Array) -> Any:
     """Returns whether something is done about the step of these measures."""
     upset = before[Measures._fields.index("upset")]
-    kinds = [kind for kind, answer in answers_of(recipe).items() if answer is not Answer.IGNORE]
-    return jnp.isin(upset, jnp.asarray(kinds, upset.dtype))
+    return jnp.isin(upset, jnp.asarray(answered_kinds(recipe), upset.dtype))
 
 
 def _held(hold: jax.Array, after: jax.Array, before: jax.Array) -> jax.Array:

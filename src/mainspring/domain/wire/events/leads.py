@@ -195,7 +195,8 @@ class DevicesDifferEvent(EventFacts):
         device: What people call it.
         certain: Whether they stand alone, each against two that agree: the attempt goes on without them, from a state
             that came before what was done since `agreed_step` (-1 for not known).
-        again: Whether it was the same devices that did it twice, after a step that went wrong.
+        again: Whether it was the same devices that did it twice.
+        given_up: Whether no more is checked: the program does not repeat itself.
     """
 
     generation: int
@@ -206,8 +207,14 @@ class DevicesDifferEvent(EventFacts):
     certain: bool = False
     again: bool = False
     agreed_step: int = -1
+    given_up: bool = False
 
     def __str__(self) -> str:
+        if self.given_up:
+            return (
+                f"devices are not checked after {step_words(self.step)} any more, for the program does not repeat "
+                "itself: set XLA_FLAGS=--xla_gpu_deterministic_ops=true where it runs, or guard.check_every=0"
+            )
         who = self.device or (f"rank {self.ranks}" if self.ranks else "a device, nobody knows which,")
         where = f"{who} on {self.nodes}" if self.nodes else who
         if self.certain:
