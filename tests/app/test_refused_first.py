@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from contextlib import chdir
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -21,14 +21,16 @@ from mainspring.checkpoint.interop import FACTS_KEY, Facts
 from mainspring.checkpoint.safetensors import SafetensorsSource
 from mainspring.data import ViewRecipe, build_view, ingest, open_view
 from mainspring.domain.codec import encode
-from mainspring.domain.errors import InvalidInput
+from mainspring.domain.errors import InvalidInput, NotAllowed
 from mainspring.domain.ids import JobId
 from mainspring.objects import ObjectStore
+from mainspring.robots.evaluation.report import EvaluationReport
 from mainspring.robots.evaluation.run import EvaluationRequest, evaluate
 from mainspring.testing.time_and_chance import FakeClock
 from mainspring.train.models.shapes import Signature
 from mainspring.train.policy import model_of, unit_statistics
 from mainspring.train.recipe import Recipe, changed, recipe_named
+from mainspring.train.robots import RobotRecipe, SourceRecipe
 from tests.data.making import record
 
 pytestmark = pytest.mark.slow
@@ -54,6 +56,34 @@ class World:
 
     def draw(self): ...
 """
+
+
+MOMENT = "return self.step(None)"
+STEPS = """
+import numpy as np
+from mainspring.robots.environments.port import Moment
+
+def step(self, action):
+    return Moment(state=np.ones(5, np.float32), solved=False, task="go")
+
+World.step = step
+World.draw = lambda self: np.zeros((2, 2, 3), np.uint8)
+"""
+
+
+class Barred:
+    """A store of which a session may read checkpoints, and no view."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def get(self, key: str) -> bytes:
+        if key.startswith("views/"):
+            raise NotAllowed("read an object", on=key, got="no session for it")
+        return self._store.get(key)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,6 +167,27 @@ def test_held_out_task_longer_than_prompts_is_refused_before_an_episode_is_playe
     asked = asked_of("long", longer, told, tmp_path)
     with pytest.raises(AssertionError, match="an episode began"):
         evaluate(told.store, asked, cache=lab.home.cache / "views", now_s=0.0, progress=lambda done: None)
+
+
+def test_view_that_may_not_be_read_is_told_as_that(tmp_path: Path) -> None:
+    lab = Lab(tmp_path / "home")
+    told = told_view(lab, tmp_path)
+    policy = {"image": None, "horizon": 4, "prompt_length": told.length + 1, "relative_actions": False}
+    recipe = changed(recipe_named("vla_tiny"), {"policy": policy, "data": {"tokenizer": "bytes"}})
+    data = replace(recipe.data, robots=(RobotRecipe(name="hand"),), sources=(SourceRecipe(robot="hand"),))
+    asked = asked_of("barred", replace(recipe, data=data), told, tmp_path)
+
+    def evaluated(asked: EvaluationRequest) -> EvaluationReport:
+        store = cast(ObjectStore, Barred(told.store))
+        cache = tmp_path / "elsewhere"
+        return evaluate(store, asked, cache=cache, now_s=0.0, progress=lambda done: None).report
+
+    with pytest.raises(InvalidInput, match=r"got no environment, and a view that may not be read: .*no session"):
+        evaluated(replace(asked, environment=""))
+    (tmp_path / "world.py").write_text(WORLD.replace('raise AssertionError("an episode began")', MOMENT) + STEPS)
+    report = evaluated(asked)
+    assert "no session" in report.left_out
+    assert (report.robot, report.held_out, report.episodes[0].steps) == ("hand", (), 4)
 
 
 def test_file_that_no_code_would_leave_behind_is_refused(tmp_path: Path) -> None:

@@ -134,14 +134,18 @@ class Arm:
 
     def __init__(self, disk: LossyDisk) -> None:
         self.disk = disk
-        self.busy, self.broken = "", False
+        self.busy, self.broken, self.refuses = "", False, False
         self.runs: tuple[SignedFile, ...] = ()
+        self.starts = 0
 
     def unsafe(self) -> str:
         return self.busy
 
     def start(self, slot: str, files: Sequence[SignedFile]) -> None:
+        if self.refuses:
+            raise Unavailable("start the policy server", on=slot)
         self.runs = tuple(files)
+        self.starts += 1
 
     def contents(self) -> tuple[bytes, ...]:
         return tuple(self.disk.files.get(f"file-{file.sha256}", b"lost") for file in self.runs)

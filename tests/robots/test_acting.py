@@ -162,6 +162,9 @@ def test_cameras_are_found_by_name_or_its_last_part_and_in_order_where_none_is_n
     assert chosen_robot(named, facts_of(5, 3, WRIST, FRONT, "front")).shown == (1, 0)
     with pytest.raises(InvalidInput, match="as it was trained"):  # Which of both is meant?
         chosen_robot(named, facts_of(5, 3, "left/front", "right/front", "wrist"))
+    twins = policy_of(SEEING, (replace(ARM, cameras=("left.top", "right.top")),))
+    with pytest.raises(InvalidInput, match="as it was trained"):  # It is not shown one camera twice.
+        chosen_robot(twins, facts_of(5, 3, "top", "front"))
     unnamed = policy_of(SEEING, (ARM,))
     assert chosen_robot(unnamed, facts_of(5, 3, "whatever", "more")).shown == (0,)
     with pytest.raises(InvalidInput, match=r"no camera.*1 cameras"):

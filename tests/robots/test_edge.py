@@ -128,6 +128,75 @@ def test_disk_without_room_for_the_journal_never_keeps_a_robot_from_running(phas
     assert (found.arm.contents(), found.agent.journal.phase) == (ONE, Phase.IDLE)
 
 
+def test_giving_up_a_download_restarts_nothing() -> None:
+    found = robot()
+    found.arm.busy = "it moves"
+    starts = found.arm.starts
+    for action, give_up in {"2": found.agent.cancel, "3": found.agent.roll_back}.items():
+        found.agent.ask("two", action=action)
+        found.go(steps=3)
+        assert found.agent.journal.phase is Phase.DOWNLOADING
+        give_up()
+        assert (found.agent.journal.phase, found.arm.contents(), found.arm.starts) == (Phase.IDLE, ONE, starts)
+    found.agent.roll_back()  # There is nothing before.
+    assert (found.arm.contents(), found.arm.starts) == (ONE, starts)
+
+
+def test_trial_is_cancelled_once_a_restart_harms_nobody() -> None:
+    found = robot()
+    found.go("two", steps=0)
+    while found.agent.journal.phase is not Phase.PROVING:
+        found.agent.step()
+    found.arm.busy, starts = "it moves", found.arm.starts
+    found.agent.cancel()
+    assert (found.agent.journal.phase, found.arm.contents(), found.arm.starts) == (Phase.PROVING, TWO, starts)
+    found.arm.busy = ""
+    found.agent.cancel()
+    assert (found.agent.journal.phase, found.arm.contents(), found.arm.starts) == (Phase.IDLE, ONE, starts + 1)
+
+
+@pytest.mark.parametrize("phase", [Phase.RESTARTING, Phase.PROVING])
+def test_disk_that_is_full_while_a_trial_proves_itself_is_no_fault_of_the_release(phase: Phase) -> None:
+    found = robot()
+    found.go("two", steps=0)
+    while found.agent.journal.phase is not phase:
+        found.agent.step()
+    left, found.disk.free = found.disk.free, 0
+    starts = found.arm.starts
+    found.go()
+    ended = found.agent.journal.told[-1]
+    assert (found.agent.journal.phase, found.arm.contents()) == (Phase.IDLE, ONE)
+    assert (ended.committed, ended.unhealthy, "no room for the journal" in ended.why) == (False, False, True)
+    assert found.arm.starts <= starts + 2  # Of the trial at most, and of what is gone back to.
+    found.disk.free = left
+    found.agent.ask("two", action="2")
+    while found.agent.journal.phase is not phase:
+        found.agent.step()
+    found.disk.free = 0
+    found.go(steps=10)
+    assert (found.agent.journal.phase, found.arm.contents()) == (Phase.PROVING, TWO)
+    found.disk.free = left
+    found.go(steps=1)  # There is room in time.
+    assert (found.agent.journal.phase, found.arm.contents(), found.agent.journal.told[-1].committed) == (
+        Phase.IDLE,
+        TWO,
+        True,
+    )
+
+
+def test_server_that_does_not_start_leaves_an_agent_that_is_told_and_tries_again() -> None:
+    found = robot()
+    found.go("two")
+    found.arm.refuses = True
+    found.boot()
+    assert (found.agent.journal.phase, found.arm.contents()) == (Phase.IDLE, ())
+    found.agent.roll_back()
+    assert found.agent.journal.slots[found.agent.journal.committed] == "one"
+    found.agent.ask("two", action="2")
+    found.go()
+    assert (found.agent.journal.phase, found.agent.journal.told[-1].unhealthy) == (Phase.IDLE, True)
+
+
 def test_trial_that_loses_power_again_and_again_is_gone_back_from() -> None:
     found = robot()
     found.go("two", steps=1)

@@ -99,6 +99,50 @@ def test_cancelled_installation_leaves_what_ran(fleet: FleetWorld) -> None:
     assert (robot.target, state(fleet, "arm-1")) == ("", ActionState.CANCELLED)
 
 
+def test_installation_that_is_cancelled_or_replaced_restarts_no_robot_that_moves(fleet: FleetWorld) -> None:
+    robot = fleet.robot("arm-1")
+    fleet.publish(b"good")
+    install(fleet, "arm-1")
+    robot.go(visits=2)
+    robot.arm.busy, starts = "it moves", robot.arm.starts
+    fleet.publish(b"second")
+    install(fleet, "arm-1", "arm@2")
+    robot.go(steps=3)
+    fleet.control.robots.cancel("arm-1")
+    robot.go(steps=3)
+    assert state(fleet, "arm-1") is ActionState.CANCELLED
+    number = install(fleet, "arm-1", "arm@2")
+    robot.go(steps=3)
+    with fleet.control.store.write() as connection:  # The server has forgotten, as after a restore.
+        change_action(connection, number, state=ActionState.CANCELLED)
+    fleet.publish(b"third")
+    install(fleet, "arm-1", "arm@3")
+    robot.go(steps=3)
+    assert robot.agent.journal.wanted == "releases/arm.3.json"
+    assert (robot.arm.starts, robot.target) == (starts, "releases/arm.1.json")
+
+
+def test_disk_that_is_full_cuts_no_robot_off_from_what_it_is_told(fleet: FleetWorld) -> None:
+    robot = fleet.robot("arm-1")
+    fleet.publish(b"good")
+    install(fleet, "arm-1")
+    robot.go(visits=2)
+    fleet.publish(b"second")
+    install(fleet, "arm-1", "arm@2")
+    robot.go(steps=1)
+    left, robot.disk.free = robot.disk.free, 0
+    robot.agent.step()
+    assert len(robot.agent.journal.told) == 1  # It was given up for want of room.
+    assert (robot.visits.visit(), state(fleet, "arm-1")) == (60.0, ActionState.FAILED)
+    calls = fleet.wire.calls
+    robot.visits.visit()
+    assert (robot.visits.why, fleet.wire.calls) == ("", calls + 1)  # It asks, and says nothing twice.
+    robot.disk.free = left
+    robot.agent.step()
+    robot.boot()
+    assert robot.agent.journal.told == ()
+
+
 def test_cancel_that_comes_too_late_is_answered_with_the_commit(fleet: FleetWorld) -> None:
     robot = fleet.robot("arm-1")
     fleet.publish(b"good")

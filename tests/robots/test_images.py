@@ -43,9 +43,9 @@ def test_file_that_is_no_image_is_refused_and_nothing_of_it_kept(
 ) -> None:
     store, path = open_store(f"file://{tmp_path}/objects"), tmp_path / name
     path.write_bytes(data)
-    with pytest.raises(InvalidInput, match=wanted):
+    with pytest.raises(InvalidInput, match=rf"{wanted}.*next: (make it with swupdate's own tools|rename it)"):
         put_image(store, path)
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFound, match="next: make it with swupdate's own tools"):
         put_image(store, tmp_path / "none.swu")
     assert not list(store.list("artifacts"))
 
@@ -79,4 +79,4 @@ def test_image_is_refused_on_a_robot_with_our_agent_as_well(tmp_path: Path) -> N
     fleet = Fleet(tmp_path, robot=Embodiment())
     fleet.go(fleet.publish(IMAGE, **FIELDS))
     assert (fleet.robot.runs, fleet.agent.journal.told[-1].committed) == ((), False)
-    assert "an image" in fleet.agent.journal.told[-1].why
+    assert "an image; wanted a policy; next: ms release create JOB@STEP" in fleet.agent.journal.told[-1].why

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,7 @@ from mainspring.robots.evaluation.report import (
 from mainspring.robots.evaluation.run import outcomes_of
 from mainspring.robots.evaluation.statistics import mean_interval
 
+OLD = b'{"job":"job-1","step":5,"name":"walk","created_s":0.0}'
 STARTS = [EpisodeStart(seed=3, index=index) for index in range(LANES + 4)]
 
 
@@ -98,6 +100,20 @@ def drawn(look: RenderableType) -> str:
     with console.capture() as seen:
         console.print(look)
     return seen.get()
+
+
+def test_report_says_as_which_robot_a_policy_played_and_what_was_left_out() -> None:
+    plain = reported(walked(0.25))
+    left_out = "a view that may not be read: could not read"
+    told = replace(plain, robot="hand", left_out=left_out)
+    assert decode(EvaluationReport, encode(told)) == told
+    for said, wanted in ((page(told, []), "robot `hand`"), (drawn(report_panel(told, folder="f")), "hand")):
+        assert wanted in said
+        assert left_out in said
+    for said in (page(plain, []), drawn(report_panel(plain, folder="f"))):
+        assert "robot" not in said
+        assert "left out" not in said
+    assert decode(EvaluationReport, OLD).robot == ""
 
 
 def test_score_of_an_episode_is_its_best_also_where_it_was_lost_again() -> None:

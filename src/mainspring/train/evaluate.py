@@ -66,8 +66,7 @@ class TrainedPolicy:
     @property
     def known_robots(self) -> tuple[KnownRobot, ...]:
         """Returns the kinds of robots that it knows, one at least."""
-        own = self.signature
-        return self.robots or known_robots(None, self.recipe.data, state_dim=own.state_dim, action_dim=own.action_dim)
+        return self.robots or _robots_of(None, self.recipe, self.signature)
 
     def untrained(self) -> TrainedPolicy:
         """Returns a policy of this one's shape with fresh weights, whatever it began with, and the same statistics."""
@@ -137,12 +136,15 @@ def policy_from(state: Detail, arrays: Mapping[str, NDArray[Any]]) -> TrainedPol
     used = "weights" if recipe.ema_decay is None else "ema"
     like = {used: weights, "statistics": unit_statistics(recipe.policy, signature, recipe.data)}
     tree: dict[str, Any] = jax.tree_util.tree_map_with_path(found, like)
-    robots = known_robots(
-        state.get("robots"), recipe.data, state_dim=signature.state_dim, action_dim=signature.action_dim
-    )
+    robots = _robots_of(state.get("robots"), recipe, signature)
     return TrainedPolicy(
         recipe=recipe, signature=signature, weights=tree[used], statistics=tree["statistics"], robots=robots
     )
+
+
+def _robots_of(told: object, recipe: Recipe, own: Signature) -> tuple[KnownRobot, ...]:
+    """Returns the robots that a policy knows; see `known_robots`."""
+    return known_robots(told, recipe.data, state_dim=own.state_dim, action_dim=own.action_dim, views=own.image_views)
 
 
 def _is_float(dtype: Any) -> bool:

@@ -153,32 +153,42 @@ def robots_told(robots: Sequence[KnownRobot]) -> str:
     )
 
 
-def known_robots(told: object, data: DataRecipe, *, state_dim: int, action_dim: int) -> tuple[KnownRobot, ...]:
+def known_robots(
+    told: object, data: DataRecipe, *, state_dim: int, action_dim: int, views: int
+) -> tuple[KnownRobot, ...]:
     """Returns the robots that a trained policy knows, in the recipe's order.
 
     Args:
         told: From `robots_told`; None where nothing was told: then they are as wide as the policy.
         data: Of the policy's recipe.
-        state_dim: The policy's own.
+        state_dim: The policy's own; 0 of a language model.
         action_dim: Likewise.
+        views: How many cameras the policy sees.
 
     Raises:
-        DamagedData: What was told cannot be read.
+        DamagedData: What was told cannot be read, or does not fit the policy.
     """
+    attempted = "read which robots a policy knows"
     try:
         facts = {} if told is None else json.loads(str(told))
         found = []
-        for number, robot in enumerate(data.robots):
-            own = facts.get(robot.name, {})
+        for number, kind in enumerate(data.robots):
+            own = facts.get(kind.name, {})
             found.append(
                 KnownRobot(
-                    name=robot.name,
+                    name=kind.name,
                     number=number,
                     state_dim=int(own.get("state", state_dim)),
                     action_dim=int(own.get("action", action_dim)),
-                    cameras=None if robot.cameras is None else tuple(map(str, own.get("cameras", robot.cameras))),
+                    cameras=None if kind.cameras is None else tuple(map(str, own.get("cameras", kind.cameras))),
                 )
             )
-    except (ValueError, TypeError, AttributeError) as error:
-        raise DamagedData("read which robots a policy knows", got=str(told)[:200], wanted="JSON of each") from error
+    except (ValueError, TypeError, AttributeError, OverflowError) as error:
+        raise DamagedData(attempted, got=str(told)[:200], wanted="JSON of each") from error
+    for robot in (robot for robot in found if robot.name in facts):
+        dims = ((robot.state_dim, state_dim), (robot.action_dim, action_dim))
+        seen = views if robot.cameras is None else len(robot.cameras)
+        if seen != views or not all(1 <= own <= most or not most for own, most in dims):
+            wanted = f"1 to {state_dim} numbers of state, 1 to {action_dim} of action, {views} cameras"
+            raise DamagedData(attempted, on=repr(robot.name), got=str(told)[:200], wanted=wanted)
     return tuple(found)

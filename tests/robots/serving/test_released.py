@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +33,7 @@ from mainspring.domain.answers.policies.releases import (
 from mainspring.domain.codec import decode, encode
 from mainspring.domain.errors import DamagedData, NotFound
 from mainspring.objects import ObjectStore, open_store
-from mainspring.robots.serving.policies.released import load_release, load_slot
+from mainspring.robots.serving.policies.released import TEXT_BYTES_MAX, load_release, load_slot
 from mainspring.robots.serving.policies.trained import CheckpointPolicy
 from mainspring.robots.serving.policy import Asked
 from mainspring.train.evaluate import TrainedPolicy
@@ -58,8 +60,9 @@ def _released(store: ObjectStore, policy: TrainedPolicy, dtype: type = np.float3
         name: each.astype(dtype) for name, each in found.items() if name.startswith("weights/")
     }
     rest = {name: each for name, each in found.items() if name not in weights}
+    facts = {"signature": encode(policy.signature).decode(), "by": "Zoë"}
     contents = {
-        "facts.json": json.dumps({"signature": encode(policy.signature).decode()}).encode(),
+        "facts.json": json.dumps(facts, ensure_ascii=False).encode(),
         "recipe.json": encode(policy.recipe),
         "weights/statistics/model.safetensors": save(rest),
         "weights/weights/model.safetensors": save(weights),
@@ -104,6 +107,16 @@ def test_a_release_of_which_a_byte_is_another_is_not_served(tmp_path: Path) -> N
         load_release(store, "0" * 64, tmp_path, tokenizer=None, batch_max=1)
 
 
+def test_a_text_that_is_too_long_is_not_fetched(tmp_path: Path) -> None:
+    store = open_store("memory://")
+    said = decode(PolicyRelease, store.get(artifact_key(_released(store, trained_of("plain")))))
+    files = [replace(file, size_bytes=TEXT_BYTES_MAX + 1) for file in said.content.files if file.path == "recipe.json"]
+    long = _put(store, encode(replace(said, content=replace(said.content, files=tuple(files)))))
+    with pytest.raises(DamagedData, match=r"recipe\.json; got 4194305 bytes; wanted a text"):
+        load_release(store, long, tmp_path, tokenizer=None, batch_max=1)
+    assert not list(tmp_path.iterdir())
+
+
 def _slot(store: ObjectStore, said: str, folder: Path) -> Path:
     """Lays a release out as the agent does: links to files that are called by their bytes."""
     words = store.get(artifact_key(said))
@@ -129,7 +142,8 @@ def test_the_program_serves_a_slot_under_the_name_of_its_release(tmp_path: Path)
     store = open_store("memory://")
     slot = _slot(store, _released(store, trained_of("plain")), tmp_path)
     command = [sys.executable, "-m", "mainspring", "serve", f"slot:{slot}", "--port", "0", "--batched", "1"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as program:
+    plain = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}  # Ours is UTF-8 all the same.
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=plain) as program:
         assert program.stderr is not None
         try:
             told = next((line for line in program.stderr if line.startswith("serving")), "")

@@ -81,14 +81,31 @@ def test_each_robot_is_normalised_by_its_own_numbers_which_are_kept_with_the_wei
 def test_checkpoint_tells_the_robots_that_its_policy_knows_in_their_own_width(arm: View, hand: View) -> None:
     recipe = replace(plain(), data=TWO)
     told = described(recipe, Sources(recipe, both(arm, hand)))["robots"]
-    assert known_robots(told, TWO, state_dim=5, action_dim=3) == (
+    assert known_robots(told, TWO, state_dim=5, action_dim=3, views=0) == (
         KnownRobot(name="arm", number=0, state_dim=5, action_dim=3),
         KnownRobot(name="hand", number=1, state_dim=2, action_dim=2),
     )
-    untold = known_robots(None, TWO, state_dim=5, action_dim=3)
+    untold = known_robots(None, TWO, state_dim=5, action_dim=3, views=0)
     assert [(robot.name, robot.state_dim) for robot in untold] == [("arm", 5), ("hand", 5)]
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "[1]",
+        '{"arm": {"state": 6, "action": 3}}',
+        '{"arm": {"state": 5, "action": 4}}',
+        '{"hand": {"state": 0, "action": 2}}',
+        '{"hand": {"state": Infinity, "action": 2}}',
+        '{"arm": {"state": 5, "action": 3, "cameras": ["top"]}}',
+    ],
+)
+def test_robots_that_do_not_fit_the_policy_that_knows_them_are_refused(told: str) -> None:
+    seeing = replace(TWO, robots=(RobotRecipe(name="arm", cameras=("top", "side")), RobotRecipe(name="hand")))
     with pytest.raises(DamagedData, match="which robots a policy knows"):
-        known_robots("[1]", TWO, state_dim=5, action_dim=3)
+        known_robots(told, seeing, state_dim=5, action_dim=3, views=2)
+    told = '{"arm": {"state": 5, "action": 3, "cameras": ["top", ""]}, "hand": {"state": 1, "action": 1}}'
+    assert known_robots(told, seeing, state_dim=5, action_dim=3, views=2)[0].cameras == ("top", "")
 
 
 def test_chunk_of_partly_absolute_actions_is_measured_from_the_state_but_for_those(arm: View) -> None:

@@ -258,30 +258,41 @@ def _loop(agent: EdgeAgent, visits: EdgeVisits, robot: PolicyProcess, disk: Fold
     clock, next_s = RobotClock(), 0.0
     told = ""
     while not ending.is_set():
-        if _take(disk, _BACK, "back"):
-            _log.info("going back to the release before: by hand")
-            agent.roll_back()
-            next_s = 0.0
-        before = agent.journal
-        size = sum(disk.size(name) for name in disk.names() if name.startswith("part-"))
-        agent.step()
+        before, moved = agent.journal, False
+        try:
+            if _take(disk, _BACK, "back"):
+                _log.info("going back to the release before: by hand")
+                agent.roll_back()
+                next_s = 0.0
+            moved = _stepped(agent, robot, disk)
+        except Unavailable as error:  # Tried again; the lab is called all the same.
+            _log.warning("%s", error)
         now = agent.journal
         if now.phase is not before.phase:
             _log.info("%s %s", now.phase.value, now.wanted or now.slots.get(now.committed, ""))
             next_s = 0.0 if now.phase is Phase.IDLE else next_s
-        if now.phase is Phase.IDLE and now.committed:
-            robot.keep(now.committed, agent.files(now.committed))
         if clock.monotonic_s() >= next_s:
             next_s = clock.monotonic_s() + visits.visit()
             if visits.why and visits.why != told:
                 _log.warning("%s", visits.why)
             told = visits.why
             continue
-        moved = now.phase is not before.phase or size != sum(
-            disk.size(name) for name in disk.names() if name.startswith("part-")
-        )
         if not moved:
             ending.wait(_PAUSE_S)
+
+
+def _stepped(agent: EdgeAgent, robot: PolicyProcess, disk: FolderDisk) -> bool:
+    """Does a piece of what is to be done, and keeps the policy server running; returns whether anything moved."""
+
+    def stands() -> tuple[Phase, int]:
+        return agent.journal.phase, sum(disk.size(name) for name in disk.names() if name.startswith("part-"))
+
+    before = stands()
+    agent.step()
+    now = agent.journal
+    if now.committed and not now.trial:
+        robot.keep(now.committed, agent.files(now.committed))
+    return stands() != before
 
 
 def _take(disk: FolderDisk, name: str, word: str) -> bool:

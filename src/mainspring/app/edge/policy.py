@@ -66,7 +66,7 @@ class PolicyProcess:
         path = Path(self._config.state_file)
         try:
             old_s = time.time() - path.stat().st_mtime
-            state = json.loads(path.read_text())
+            state = json.loads(path.read_bytes())
             moving, battery = bool(state.get("moving", True)), float(state.get("battery", 100.0))
         except (OSError, ValueError, AttributeError, TypeError):
             return f"{path} says nothing"
@@ -77,6 +77,7 @@ class PolicyProcess:
     def start(self, slot: str, files: Sequence[SignedFile]) -> None:
         """See `EdgeRobot.start`."""
         self.end()
+        self._slot, self._started_s = slot, time.monotonic()
         place = self._lay_out(slot, files)
         command = [word.replace("{slot}", str(place)) for word in self._config.command]
         try:
@@ -88,19 +89,23 @@ class PolicyProcess:
             )
         except OSError as error:
             raise Unavailable("start the policy server", on=command[0], got=str(error)) from error
-        self._slot, self._started_s = slot, time.monotonic()
 
     def _lay_out(self, slot: str, files: Sequence[SignedFile]) -> Path:
-        """Returns a folder in which files are called as in their release; they lie where they lay."""
+        """Returns a folder in which files are called as in their release; they lie where they lay. One that is as it is
+        to be is left alone: a disk may have no room for it anew.
+        """
         place = self._folder / _SLOTS / slot
         try:
-            shutil.rmtree(place, ignore_errors=True)
             words = (self._folder / f"file-{files[0].sha256}").read_bytes()
-            named = {SLOT_RELEASE: files[0].sha256}
-            named |= {file.path: file.sha256 for file in decode(PolicyRelease, words).content.files}
-            for name, sha256 in named.items():
-                (place / name).parent.mkdir(parents=True, exist_ok=True)
-                (place / name).symlink_to(self._folder / f"file-{sha256}")
+            named = {file.path: file.sha256 for file in decode(PolicyRelease, words).content.files}
+            named[SLOT_RELEASE] = files[0].sha256  # Last: no file of a release stands in its place.
+            wanted = {place / name: self._folder / f"file-{sha256}" for name, sha256 in named.items()}
+            if {path: path.readlink() for path in place.rglob("*") if path.is_symlink()} == wanted:
+                return place
+            shutil.rmtree(place, ignore_errors=True)
+            for path, file in wanted.items():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.symlink_to(file)
         except (OSError, IndexError, MainspringError) as error:
             raise Unavailable("lay out a slot", on=slot, got=str(error)) from error
         return place
@@ -117,9 +122,13 @@ class PolicyProcess:
             return False
 
     def keep(self, slot: str, files: Sequence[SignedFile]) -> None:
-        """Starts it again where it ended by itself; one that does so at once is not healthy."""
-        ended = self._process is not None and self._process.poll() is not None
-        if ended and slot == self._slot and time.monotonic() - self._started_s >= RESTART_S:
+        """Starts it where it ended by itself, did not start, or runs another slot; what ends at once is not healthy.
+
+        Raises:
+            Unavailable: It does not start.
+        """
+        runs = self._process is not None and self._process.poll() is None and self._slot == slot
+        if not runs and time.monotonic() - self._started_s >= RESTART_S:
             self.start(slot, files)
 
     def end(self) -> None:

@@ -86,7 +86,7 @@ class EdgeAgent:
             self._enter(machine.booted(self.journal, clock.now_s()))
         except StorageFull as error:  # A start that cannot be counted is none: what is committed runs.
             self._enter(machine.gone_back(self.journal, str(error)), safe=True)
-        self._run()
+        self._run_if_other("")
 
     def ask(self, target: str, *, action: str = "") -> None:
         """Has a release installed, unless it is, or something else is being installed.
@@ -99,22 +99,28 @@ class EdgeAgent:
 
     def roll_back(self) -> None:
         """Goes back to the release before, at once and without network: somebody at the robot wants it."""
+        before = self.journal.runs
         self._enter(machine.by_hand(self.journal, self._clock.now_s()), safe=True)
-        self._run()
+        self._run_if_other(before)
 
     def cancel(self) -> None:
-        """Gives up what is being installed: the server wants it no more."""
+        """Gives up what is being installed: the server wants it no more. A trial goes on while a restart would do harm;
+        who wants it given up asks again.
+        """
+        if self.journal.trial and self._robot.unsafe():
+            return
+        before = self.journal.runs
         self._enter(machine.cancelled(self.journal), safe=True)
-        self._run()
+        self._run_if_other(before)
         self._sweep()
 
     def told(self, count: int) -> None:
-        """Forgets what the server has been told.
+        """Forgets what the server has been told; where that cannot be written it is at worst told once more.
 
         Args:
             count: So many, oldest first.
         """
-        self._enter(replace(self.journal, told=self.journal.told[count:]))
+        self._enter(replace(self.journal, told=self.journal.told[count:]), safe=True)
 
     def files(self, slot: str) -> tuple[SignedFile, ...]:
         """Returns what a slot holds: the release itself first."""
@@ -127,15 +133,17 @@ class EdgeAgent:
             self._write()
         seen = self._worked()
         after = machine.next_of(self.journal, seen, self._clock.now_s(), self._limits, self._why)
+        # That a trial was started is written before it is, and a power loss asks no more of it.
+        safe = after.phase is Phase.PROVING or (after.phase is Phase.IDLE and after.committed == before.committed)
         try:
-            self._enter(after, safe=after.phase is Phase.IDLE and after.committed == before.committed)
+            self._enter(after, safe=safe)
         except StorageFull as error:  # A phase that cannot be written is not entered; its time goes on.
-            self._why = str(error)
+            self._why = f"no room for the journal: {error}"
             return
-        if before.phase is not Phase.IDLE and self.journal.phase is Phase.IDLE:
+        if before.phase is not self.journal.phase:
             self._why = ""
-            if before.runs != self.journal.runs:
-                self._run()
+        if before.phase is not Phase.IDLE and self.journal.phase is Phase.IDLE:
+            self._run_if_other(before.runs)
             self._sweep()
 
     # ---------------------------------------------------------------- phases
@@ -251,13 +259,21 @@ class EdgeAgent:
         if slot:
             self._robot.start(slot, self._slot(f"slot-{slot}.json").files)
 
+    def _run_if_other(self, before: str) -> None:
+        """Has it run what is to run now where that is another slot than before; one that does not start is not healthy,
+        and started by whoever keeps it running.
+        """
+        if self.journal.runs != before:
+            with suppress(Unavailable):
+                self._run()
+
     # ---------------------------------------------------------------- the disk
 
     def _enter(self, journal: Journal, *, safe: bool = False) -> None:
         """Writes the journal, then is where that says.
 
         Args:
-            safe: Whether that may be so before it is written, on a disk without room: a slot that proved healthy runs.
+            safe: Whether that may be so before it is written, on a disk without room: a power loss harms nothing.
         """
         if journal == self.journal:
             return

@@ -141,7 +141,7 @@ def next_of(journal: Journal, seen: PhaseOutcome, now_s: float, limits: EdgeLimi
     Args:
         seen: What came of the phase: of `WAITING` whether it is safe, of `PROVING` whether it is healthy.
         now_s: By the robot's clock; where that went back, a phase begins anew.
-        why: Of what failed.
+        why: Of what failed, or could not be written.
     """
     if now_s < journal.since_s:
         journal = replace(journal, since_s=now_s, healthy_s=None)
@@ -151,8 +151,8 @@ def next_of(journal: Journal, seen: PhaseOutcome, now_s: float, limits: EdgeLimi
             return journal
         case Phase.PROVING if seen is PhaseOutcome.DONE:
             since_s = now_s if journal.healthy_s is None else min(journal.healthy_s, now_s)
-            if now_s - since_s >= limits.healthy_s:
-                return _committed(journal)
+            if now_s - since_s >= limits.healthy_s:  # A commit that cannot be written is no fault of the release.
+                return gone_back(journal, why) if late and why else _committed(journal)
             late_words = "not healthy in time"
             return gone_back(journal, late_words, unhealthy=True) if late else replace(journal, healthy_s=since_s)
         case _ if seen is PhaseOutcome.FAILED:

@@ -129,7 +129,9 @@ class SignedSource:
 
     def _check_fits(self, release: PolicyRelease) -> None:
         if release.content.image:
-            raise InvalidInput("install a release", on=release.reference, got="an image", wanted="a policy")
+            step = "ms release create JOB@STEP for robots with our agent"
+            on = release.reference
+            raise InvalidInput("install a release", on=on, got="an image", wanted="a policy", next_step=step)
         apart = release.content.fits.mismatches(self._robot)
         if apart:
             raise InvalidInput(

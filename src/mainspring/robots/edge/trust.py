@@ -87,7 +87,7 @@ class TrustedTargets:
     def kept(self) -> bytes:
         """Returns all metadata that was believed, to be kept and given to `refreshed` next time."""
         files = (path for path in sorted(self._folder.rglob("*.json")) if path.is_file() and not path.is_symlink())
-        return json.dumps({str(path.relative_to(self._folder)): path.read_text() for path in files}).encode()
+        return json.dumps({str(path.relative_to(self._folder)): path.read_text("utf-8") for path in files}).encode()
 
 
 def _signed(found: TargetFile, path: str) -> SignedFile:
@@ -141,7 +141,7 @@ def _lay_out(folder: Path, kept: bytes) -> None:
         for name, text in json.loads(kept[:KEPT_BYTES_MAX] or b"{}").items():
             parts = Path(name).parts
             if len(parts) <= 2 and ".." not in parts and not os.path.isabs(name):
-                (folder / name).write_text(text)
+                (folder / name).write_text(text, "utf-8")
 
 
 def _issued_s(timestamp: Timestamp) -> float:

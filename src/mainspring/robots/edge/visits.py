@@ -97,6 +97,8 @@ class EdgeVisits:
             return
         if journal.phase is not Phase.IDLE:  # The server knows nothing more of what is being installed.
             self._agent.cancel()
+            if self._agent.journal.phase is not Phase.IDLE:  # A trial that must not be ended now.
+                return
             self._settle()
         if (over := self._over(action)) is not None:
             self._client.ended(over)  # The server has forgotten, as after a restore.

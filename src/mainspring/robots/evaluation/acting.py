@@ -101,12 +101,12 @@ def actor_of(policy: TrainedPolicy, facts: EnvironmentFacts, *, seed: int) -> Ac
 
 
 def _shown(robot: KnownRobot, cameras: Sequence[str], views: int) -> tuple[int | None, ...] | None:
-    """Returns the camera at each view; None where the robot has one that the environment lacks."""
+    """Returns the camera at each view, each once; None where the robot has one that the environment lacks."""
     if robot.cameras is None or not views:
         return tuple(range(views)) if len(cameras) >= views else None
     shown = tuple(_place(name, cameras) if name else None for name in robot.cameras)
-    lacking = any(name and number is None for name, number in zip(robot.cameras, shown, strict=True))
-    return None if lacking else shown
+    found = [number for number in shown if number is not None]
+    return shown if len(set(found)) == len([name for name in robot.cameras if name]) else None
 
 
 def _place(name: str, cameras: Sequence[str]) -> int | None:

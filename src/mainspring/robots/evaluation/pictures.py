@@ -52,6 +52,8 @@ def page(report: EvaluationReport, shown: Sequence[str]) -> str:
         lines += [f"Success in `{report.environment}`, seed {report.seed}: **{rate_text(report.success)}**", ""]
         if report.score is not None:
             lines += [f"Mean score, the best of each episode: **{score_text(report.score)}**", ""]
+        if report.robot:
+            lines += [f"It played as robot `{report.robot}`.", ""]
         scored = bool(report.task_scores)
         lines.append("| task | starts | success | interval |" + " score | interval |" * scored)
         lines.append("|---|---|---|---|" + "---|---|" * scored)
@@ -62,6 +64,8 @@ def page(report: EvaluationReport, shown: Sequence[str]) -> str:
                 row += f" {score.mean:.3f} | {interval_text(score.interval)} |"
             lines.append(row)
         lines.append("")
+    if report.left_out:
+        lines += [f"Held-out episodes were left out: {_cell(report.left_out)}", ""]
     if report.held_out:
         lines += ["Error of actions on held-out episodes, root mean square, in their own units:", ""]
         lines += ["| task | states | policy | holding the last state |", "|---|---|---|---|"]

@@ -86,11 +86,13 @@ class EvaluationReport:
         environment: "" where no episode was played.
         seed: Of the starts, and of the policy's noise.
         by: The job that evaluated, "" for none.
+        robot: As which of its robots the policy played; "" for one without a name, or none.
         success: Of all episodes; None where none was played.
         tasks: Of the episodes of each task, in order of name.
         score: Of all episodes; None where the environment tells none.
         task_scores: Of the episodes of each task, in order of name; empty without scores.
         held_out: By task, in order of name; empty without held-out episodes.
+        left_out: Why held-out episodes were not looked at though there may be some, "" where they were.
         files: Names of what is kept beside it.
     """
 
@@ -101,12 +103,14 @@ class EvaluationReport:
     environment: str = ""
     seed: int = 0
     by: str = ""
+    robot: str = ""
     success: SuccessRate | None = None
     tasks: Mapping[str, SuccessRate] = field(default_factory=dict)
     score: MeanScore | None = None
     task_scores: Mapping[str, MeanScore] = field(default_factory=dict)
     episodes: tuple[EpisodeOutcome, ...] = ()
     held_out: tuple[TaskErrors, ...] = ()
+    left_out: str = ""
     files: tuple[str, ...] = ()
 
     @property

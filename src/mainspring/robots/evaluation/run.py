@@ -14,7 +14,7 @@ from mainspring.domain.wire import Detail, Part
 from mainspring.objects import ObjectStore
 from mainspring.robots.environments.named import environment_named
 from mainspring.robots.environments.port import EpisodeStart
-from mainspring.robots.evaluation.acting import actor_of
+from mainspring.robots.evaluation.acting import actor_of, chosen_robot
 from mainspring.robots.evaluation.keeping import evaluation_name
 from mainspring.robots.evaluation.pictures import files_of
 from mainspring.robots.evaluation.playing import Played, play
@@ -102,21 +102,24 @@ def evaluate(
     make = environment_named(asked.environment) if asked.environment else None  # Before gigabytes are read.
     checkpoint = load(store, asked.job, asked.step, USED)
     policy = policy_from(checkpoint.state, checkpoint.arrays)
-    held_out_view = _held_out_view(store, checkpoint.state, cache)
-    if held_out_view is not None:
-        check_held_out(policy, held_out_view)  # Before episodes are played for hours.
+    side = _held_out_side(store, checkpoint.state, cache)
+    if side.view is not None:
+        check_held_out(policy, side.view)  # Before episodes are played for hours.
     played: tuple[Played, ...] = ()
+    robot = ""
     if make is not None:
-        actor = actor_of(policy, make().facts(), seed=asked.seed)
+        facts = make().facts()
+        actor, robot = actor_of(policy, facts, seed=asked.seed), chosen_robot(policy, facts).robot.name
         starts = [EpisodeStart(seed=asked.seed, index=index) for index in range(asked.starts)]
         played = play(make, actor, starts, progress=progress)
-    held_out = () if held_out_view is None else _errors_by_task(policy, held_out_view, seed=asked.seed)
+    held_out = () if side.view is None else _errors_by_task(policy, side.view, seed=asked.seed)
     if not played and not held_out:
+        step = "ask for a role that may read it" if side.left_out else "build the view with a hold-out"
         raise InvalidInput(
             "evaluate a policy",
             on=f"{asked.job}@{asked.step}",
-            got="no environment, and a view without held-out episodes",
-            next_step="name one with --env, or build the view with a hold-out",
+            got=f"no environment, and {side.left_out or 'a view without held-out episodes'}",
+            next_step=f"name one with --env, or {step}",
         )
     episodes = outcomes_of(played)
     report = EvaluationReport(
@@ -127,12 +130,14 @@ def evaluate(
         environment=asked.environment,
         seed=asked.seed,
         by=asked.by,
+        robot=robot,
         success=rate_of(episodes) if episodes else None,
         tasks=rates_by_task(episodes),
         score=score_of(episodes),
         task_scores=scores_by_task(episodes),
         episodes=episodes,
         held_out=held_out,
+        left_out=side.left_out,
     )
     files = files_of(report, played)
     return Evaluated(report=replace(report, files=tuple(sorted(files))), files=files)
@@ -146,15 +151,30 @@ def outcomes_of(played: Sequence[Played]) -> tuple[EpisodeOutcome, ...]:
     )
 
 
-def _held_out_view(store: ObjectStore, facts: Detail, cache: Path) -> View | None:
-    """Returns what the view that a policy learned from holds out; None where that is nothing."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _HeldOutSide:
+    """What a view holds out.
+
+    Args:
+        view: None where that is nothing, or is left out.
+        left_out: Why.
+    """
+
+    view: View | None = None
+    left_out: str = ""
+
+
+def _held_out_side(store: ObjectStore, facts: Detail, cache: Path) -> _HeldOutSide:
+    """Returns what the view that a policy learned from holds out."""
     view_id = facts.get("view")
     if not isinstance(view_id, str) or " " in view_id:  # Of several sources the trainer itself tells held-out losses.
-        return None
+        return _HeldOutSide()
     try:
-        return open_view(store, view_id, cache, "holdout")
-    except (NotFound, NotAllowed):  # It holds nothing out, was deleted, or is not open to who evaluates.
-        return None
+        return _HeldOutSide(view=open_view(store, view_id, cache, "holdout"))
+    except NotFound:  # It holds nothing out, or was deleted.
+        return _HeldOutSide()
+    except NotAllowed as error:
+        return _HeldOutSide(left_out=f"a view that may not be read: {error}")
 
 
 def _errors_by_task(policy: TrainedPolicy, view: View, *, seed: int) -> tuple[TaskErrors, ...]:

@@ -42,6 +42,10 @@ def report_panel(report: EvaluationReport, *, folder: str) -> RenderableType:
         if report.score is not None:
             facts["mean score"] = score_text(report.score)
         facts["environment"] = f"{report.environment}, seed {report.seed}"
+        if report.robot:
+            facts["as robot"] = report.robot
+    if report.left_out:
+        facts["left out"] = f"held-out episodes: {report.left_out}"
     facts["kept"] = f"{folder}: {', '.join(report.files)}"
     parts: list[RenderableType] = [facts_grid(facts)]
     tasks = list(report.tasks.items())[:TASKS_SHOWN_MAX]

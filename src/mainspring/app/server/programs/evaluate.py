@@ -84,6 +84,10 @@ def _evaluate_one(words: argparse.Namespace, session: Session) -> None:
     if made.report.score is not None:
         score = made.report.score
         facts |= {"score": score.mean, "score_low": score.interval.low, "score_high": score.interval.high}
+    if made.report.robot:
+        facts["robot"] = made.report.robot
+    if made.report.left_out:
+        facts["held_out_left_out"] = made.report.left_out[:200]
     for error in made.report.held_out[:TASKS_TOLD_MAX]:
         facts[f"action_error {error.task}"[:200]] = error.policy
     session.result(facts)

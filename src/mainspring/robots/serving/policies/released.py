@@ -24,7 +24,8 @@ from mainspring.train.evaluate import policy_from
 TEXT_BYTES_MAX = 4 << 20  # What a release says: a thousand files, a hundred and fifty bytes each, is a tenth of it.
 _READ_BYTES = 8 << 20
 _FOLDERS = ("weights", "tokenizer")
-_TEXTS = _RECIPE, _ = "recipe.json", "facts.json"
+_RECIPE = "recipe.json"
+_TEXTS = (_RECIPE, "facts.json")
 _ATTEMPTED = "read a release"
 
 
@@ -48,12 +49,11 @@ def load_release(
         raise NotFound("find a release", on=sha256[:16], got="none in this store", next_step="ms release show RELEASE")
     said = b"".join(_verified(store, ReleaseFile(path="release", sha256=sha256, size_bytes=_short(size_bytes, sha256))))
     release = decode(PolicyRelease, said)
-    for file in release.content.files:
-        if file.path in _TEXTS or file.path.partition("/")[0] in _FOLDERS:
-            path = folder / file.path
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("wb") as opened:
-                opened.writelines(_verified(store, file))
+    for file in _needed(release):
+        path = folder / file.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("wb") as opened:
+            opened.writelines(_verified(store, file))
     return _opened(release, folder, tokenizer=tokenizer, batch_max=batch_max)
 
 
@@ -73,16 +73,24 @@ def load_slot(folder: Path, *, tokenizer: Path | None, batch_max: int) -> Checkp
     try:
         _short(place.stat().st_size, str(place))
         release = decode(PolicyRelease, place.read_bytes())
-        for file in release.content.files:
-            if file.path in _TEXTS or file.path.partition("/")[0] in _FOLDERS:
-                with (folder / file.path).open("rb") as opened:
-                    found = hashlib.file_digest(opened, "sha256").hexdigest()
-                if found != file.sha256:
-                    raise DamagedData(_ATTEMPTED, on=file.path, got="other bytes than were signed", wanted=file.sha256)
+        for file in _needed(release):
+            with (folder / file.path).open("rb") as opened:
+                found = hashlib.file_digest(opened, "sha256").hexdigest()
+            if found != file.sha256:
+                raise DamagedData(_ATTEMPTED, on=file.path, got="other bytes than were signed", wanted=file.sha256)
     except OSError as error:
         step = "have the agent install it again: ms robot install"
         raise NotFound(_ATTEMPTED, on=str(folder), got=str(error), wanted="a robot's slot", next_step=step) from error
     return _opened(release, folder, tokenizer=tokenizer, batch_max=batch_max)
+
+
+def _needed(release: PolicyRelease) -> tuple[ReleaseFile, ...]:
+    """Returns the files that a policy is read from, none of whose texts is too long."""
+    files = release.content.files
+    for file in files:
+        if file.path in _TEXTS:
+            _short(file.size_bytes, file.path)
+    return tuple(file for file in files if file.path in _TEXTS or file.path.partition("/")[0] in _FOLDERS)
 
 
 def _opened(release: PolicyRelease, folder: Path, *, tokenizer: Path | None, batch_max: int) -> CheckpointPolicy:
@@ -90,8 +98,7 @@ def _opened(release: PolicyRelease, folder: Path, *, tokenizer: Path | None, bat
     state: dict[str, Any] = {}
     for file in release.content.files:
         if file.path in _TEXTS:
-            _short(file.size_bytes, file.path)
-            text = (folder / file.path).read_text()
+            text = (folder / file.path).read_text(encoding="utf-8")
             state |= {"recipe": text} if file.path == _RECIPE else json.loads(text)
     roots = sorted({Path(*Path(file.path).parts[:2]) for file in release.content.files if _is_in(file, "weights")})
     arrays = {name: array for root in roots for name, array in _arrays(folder / root).items()}

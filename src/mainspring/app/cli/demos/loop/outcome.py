@@ -69,10 +69,11 @@ class LoopReport:
     @property
     def missed(self) -> tuple[str, ...]:
         """Returns what was to be shown and was not, in words."""
+        loss = self.table.before - self.table.after
         wanted = {
             f"success at the shelf {self.shelf.after:.2f}, wanted {SHELF_MIN:g}": self.shelf.after >= SHELF_MIN,
             f"its gain at 95 % at least {self.shelf.low:.2f}, wanted over {GAIN_MIN:g}": self.shelf.low > GAIN_MIN,
-            f"the table {100 * -self.table.gain:.0f} points worse, wanted {100 * TABLE_LOSS_MAX:g} at most": (
+            f"the table {100 * loss:.3g} points worse, wanted {100 * TABLE_LOSS_MAX:g} at most": (
                 self.table.gain >= -TABLE_LOSS_MAX
             ),
         }

@@ -37,7 +37,7 @@ from mainspring.app.edge.main import count, read_journal
 from mainspring.app.edge.policy import end_with_parent
 from mainspring.domain.answers.policies.robots import RobotTally
 from mainspring.domain.codec import encode
-from mainspring.domain.errors import InvalidMessage
+from mainspring.domain.errors import InvalidMessage, MainspringError
 from mainspring.robots.edge.folder import FolderDisk
 from mainspring.robots.edge.machine import Phase
 from mainspring.robots.environments.metaworld import STEPS_MAX, MetaWorld, metaworld_shelf, metaworld_table
@@ -214,8 +214,15 @@ class Sending(Thread):
 
 
 def main() -> int:
-    """Plays until SIGTERM; returns the exit code."""
-    folder, share, shares = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    """Plays until SIGTERM, or what sends has ended; returns the exit code."""
+    try:
+        return _played(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    except MainspringError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+
+
+def _played(folder: Path, share: int, shares: int) -> int:
     ended = Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
@@ -227,7 +234,7 @@ def main() -> int:
     sending = Sending(site, arms, ended)
     sending.start()
     with played_path(folder, share).open("ab") as file:
-        while not ended.is_set():
+        while sending.is_alive() and not ended.is_set():
             work, any_played = read_work(folder), False
             for arm in at_work:
                 if ended.is_set():
@@ -241,7 +248,7 @@ def main() -> int:
     for arm in at_work:
         arm.close()
     sending.join(END_S)
-    return 0
+    return 0 if ended.is_set() else 1  # What ended it is told already.
 
 
 if __name__ == "__main__":

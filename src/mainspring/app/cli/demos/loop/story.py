@@ -13,7 +13,7 @@ Each wait has an end: what does not come about in its time is told with what the
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from threading import Event
@@ -39,8 +39,9 @@ from mainspring.app.cli.demos.loop.outcome import (
 from mainspring.app.cli.demos.loop.site import SHOWN, Place, Work
 from mainspring.app.render.progress import progress_bar
 from mainspring.app.render.tables import ERRORS
+from mainspring.app.sdk.data import DataVerbs
 from mainspring.app.sdk.lab import Lab, job
-from mainspring.data import Waiver
+from mainspring.data import Version, VersionCandidate, Waiver
 from mainspring.domain.answers import JobView, NewRollout, RolloutRules, RolloutState, RolloutView
 from mainspring.domain.answers.clips import CLIPS_LISTED_MAX, ClipWay
 from mainspring.domain.errors import Conflict, NotFound, Unavailable
@@ -209,11 +210,7 @@ class Loop:
         """Returns the release of what was trained on from the first one, once its gates let it pass."""
         data = self._lab.data
         data.select(HOME_DATA, "success AND list_contains(annotation.labels, 'intervention')", SHOWN_DATA)
-        try:
-            version = data.merge([RECORDED, SHOWN_DATA], LEARNT)
-        except Conflict:  # It is right to ask: nothing before was as high as the shelf.
-            (candidate,) = data.candidates(LEARNT)
-            version = data.publish(LEARNT, candidate.id, waivers=self._waivers(candidate.id, LEARNT))
+        version = merged(data, [RECORDED, SHOWN_DATA], LEARNT, waivers=self._waivers)
         view = view_with_progress(self._lab, version.name, ARM_VIEW)
         checkpoint = self._train("second", view.id, STEPS_MORE, first.checkpoint)
         self._judge(checkpoint, SHELF)
@@ -349,7 +346,7 @@ class Loop:
         return Look(done=done, total=self._arms, over=done == self._arms)
 
     def _working(self, release: Released) -> Callable[[], Look]:
-        """Returns what looks whether every arm has played, and has been counted by the lab."""
+        """Returns what looks whether every arm has played with a release."""
 
         def look() -> Look:
             played = {each.robot for each in self._fleet.played.read() if each.release == release.name}
@@ -365,16 +362,15 @@ class Loop:
         self._clips = sum(clip.way is ClipWay.HERE for clip in clips)
         coming = len(clips) - self._clips
         for candidate in data.candidates(HOME_DATA):
-            data.publish(HOME_DATA, candidate.id, waivers=self._waivers(candidate.id, HOME_DATA))
+            data.publish(HOME_DATA, candidate.id, waivers=self._waivers(candidate))
         said = data.annotations(HOME_DATA) if self._clips else ()
         done = len({each.episode for each in said if each.label == "intervention"})
         told = sum(SHOWN in clip.clip.triggers for clip in clips)
         over = told >= wanted and not coming and done >= SOUND_MIN * wanted
         return Look(done=done, total=wanted, over=over, note=f"{self._clips} clips here, {coming} coming")
 
-    def _waivers(self, id: str, dataset: str) -> list[Waiver]:
+    def _waivers(self, candidate: VersionCandidate) -> list[Waiver]:
         """Returns who lets episodes pass that are unlike those before, and why."""
-        (candidate,) = [each for each in self._lab.data.candidates(dataset) if each.id == id]
         closed = sorted({finding.gate for finding in self._lab.data.findings(candidate)})
         self._waived |= dict.fromkeys(closed, NEW_PLACE)
         return [Waiver(gate=gate, by=HELPER, reason=NEW_PLACE) for gate in closed]
@@ -414,6 +410,27 @@ class Loop:
                     logs = f"read {self._folder}/*.log and {self._lab.home.log}"
                     raise Unavailable(f"see {what}", got=told, wanted=f"it within {within_s:g} s", next_step=logs)
                 self._pause.wait(LOOK_S)
+
+
+def merged(
+    data: DataVerbs,
+    names: Sequence[str],
+    dataset: str,
+    *,
+    waivers: Callable[[VersionCandidate], Sequence[Waiver]],
+) -> Version:
+    """Returns the version that several become, by waivers where a gate keeps it back.
+
+    Raises:
+        Conflict: Something else does, or more than this waits to become a version.
+    """
+    try:
+        return data.merge(names, dataset)
+    except Conflict:  # It is right to ask: nothing before was as high as the shelf.
+        candidates = data.candidates(dataset)
+        if len(candidates) != 1:
+            raise
+        return data.publish(dataset, candidates[0].id, waivers=waivers(candidates[0]))
 
 
 def rings_of(arms: int) -> tuple[str, ...]:
