@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from concurrent.futures import ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING
 
 import httpx
 import pytest
+from fastapi.routing import APIRoute
+from starlette.routing import Match
 from tests.control.calling import Api, Served
 
+from mainspring.control.api import create_app
 from mainspring.control.api_streams import Followers
 from mainspring.control.connections import listen
 from mainspring.control.server import Server
@@ -18,6 +23,9 @@ from mainspring.domain.ids import AllocationId, TeamName
 from mainspring.domain.job import LAB
 from mainspring.domain.team import Team, TeamRole
 from mainspring.testing import FakeEngine
+
+if TYPE_CHECKING:
+    from tests.control.conftest import World
 
 
 class Chatty(FakeEngine):
@@ -70,6 +78,21 @@ def test_a_wrong_method_is_told_every_right_one(api: Api) -> None:
     answer = api.http.delete("/v1/jobs", headers=api.member)
     api.problem(answer, 405)
     assert answer.headers["Allow"] == "GET, POST"
+
+
+def test_a_route_is_passed_over_only_where_its_pattern_does_not_match(world: World) -> None:
+    routes = [one for one in create_app(world.control).routes if isinstance(one, APIRoute)]
+    paths = {re.sub(r"{[^}]*}", "a-1", one.path) for one in routes}
+    paths |= {f"{path}{more}" for path in paths for more in ("/", "/a-1", "x")} | {"", "/", "/v1"}
+    found = [0] * len(routes)
+    for root in ("", "/lab"):
+        for path in sorted(paths):
+            scope = {"type": "http", "method": "GET", "path": root + path, "root_path": root}
+            for number, route in enumerate(routes):
+                match, _ = route.matches(scope)
+                assert match is APIRoute.matches(route, scope)[0], f"{route.path} and {root}{path}"
+                found[number] += match is not Match.NONE
+    assert min(found) >= 2, "each is found by its own path, mounted or not"
 
 
 def test_a_fault_of_ours_is_a_problem_that_gives_nothing_away(api: Api, served: Served) -> None:

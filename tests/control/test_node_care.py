@@ -12,7 +12,7 @@ from mainspring.control import Caller
 from mainspring.domain.answers import ClosureKind, NewClosure, Reason
 from mainspring.domain.errors import Conflict, InvalidInput, NotAllowed, NotFound
 from mainspring.domain.hardware.health import HealthState, Repair, ScopeKind
-from mainspring.domain.ids import ClusterName
+from mainspring.domain.ids import ClusterName, NodeName
 from mainspring.domain.job import LAB, NO_NODE
 from mainspring.domain.team import TeamRole
 from mainspring.domain.wire import HEALTH_BATCH_MAX, HealthBatch
@@ -52,6 +52,18 @@ def test_what_is_told_again_in_other_words_is_as_the_store_has_it(world: World) 
         "east-0": HealthState.SOUND,
         "east-1": HealthState.FAILED,
     }
+
+
+def test_engine_tells_of_a_node_that_is_down_and_well_again_and_not_of_new_ones_that_are_well(world: World) -> None:
+    node = NodeName("west-0")
+    world.tick(3)
+    assert world.control.care.events() == ()
+    world.west.inner.node_down(node, "no power")
+    world.tick(3)
+    world.west.inner.node_up(node)
+    world.tick(3)
+    told = [one.event for one in world.control.care.events() if one.event.check == "condition"]
+    assert [(one.scope.node, one.healthy) for one in told] == [(node, True), (node, False)]
 
 
 def test_one_watcher_cannot_take_the_words_of_another(world: World) -> None:

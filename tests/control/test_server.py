@@ -42,6 +42,9 @@ def test_server_restarted_in_the_middle_of_a_run_goes_on_with_it(lab: Lab) -> No
     first.stop()
     second, control, url = lab.server("second")
     second.start()
+    assert [one.used_s is not None for one in control.people.tokens()] == [True], (
+        "the first had written it when it ended"
+    )
     assert httpx.get(f"{url}/v1/health", trust_env=False).status_code == 200
     view = decode(JobView, httpx.get(f"{url}/v1/jobs/{job}", headers=headers, trust_env=False).content)
     assert (view.state, len(view.attempts)) == (JobState.STARTING, 1)

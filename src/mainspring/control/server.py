@@ -206,18 +206,23 @@ class Server:
             _log.warning("could not give up the lead: %s", error)
 
     def _run_sweeps(self) -> None:
-        """Archives and removes what is over, little by little, while this controller leads."""
+        """Writes whose tokens were used; archives and removes what is over, little by little, while this one leads."""
 
         def pause() -> None:
             if self._stopping.wait(_SWEEP_PAUSE_S):
                 raise Unavailable("sweep the store", got="a server that stops")
 
-        retention = self._control.retention
+        people, retention = self._control.people, self._control.retention
         while not self._stopping.wait(_SWEEP_S):
-            if self._leads:
-                try:
+            try:
+                people.write_uses()
+                if self._leads:
                     retention.sweep(pause=pause)
-                except MainspringError as error:
-                    _log.warning("a sweep was cut short: %s", error)
-                except Exception:  # noqa: BLE001  As of a tick: the next sweep begins from the store.
-                    _log.exception("a sweep failed")
+            except MainspringError as error:
+                _log.warning("a sweep was cut short: %s", error)
+            except Exception:  # noqa: BLE001  As of a tick: the next sweep begins from the store.
+                _log.exception("a sweep failed")
+        try:
+            people.write_uses()
+        except MainspringError as error:
+            _log.warning("when tokens were last used could not be written: %s", error)

@@ -5,6 +5,7 @@ They go the whole way of a request, past all that lets in, counts and refuses; o
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import cast, final
 from urllib.parse import unquote
@@ -99,16 +100,17 @@ class Inside(Calls):
         except MainspringError as error:
             raise Refusal(error, NOT_FOUND) from error
         handed = Handed()
-        response = await self._answered(made, handed if route in TAKEN else None)
-        if response.status_code >= 400:
-            raise Refusal(error_of(response), response.status_code)
+        said = await self._said(made, handed if route in TAKEN else None)
+        if said.status >= 400:
+            raise Refusal(error_of(said.response()), said.status)
         if handed.done:
             return cast(Answer, handed.value)
+        response = said.response()
         # Tens of thousands of values take a while to be made, in which the thread of all sockets is not to stand still.
         read = partial(answer_of, route, response)
         return read() if len(response.content) < _QUICK_BYTES else await to_thread.run_sync(read)
 
-    async def _answered(self, made: Asked, handed: Handed | None) -> httpx.Response:
+    async def _said(self, made: Asked, handed: Handed | None) -> _Said:
         """Returns what the API says to a request; its body is empty where the answer is handed over."""
         method, params, headers = made.words["method"], made.words["params"], made.words["headers"]
         scope = {
@@ -145,8 +147,27 @@ class Inside(Calls):
             if not begun:  # A fault of the API's own, which it logs and answers with 500 before it raises it again.
                 raise
         (start,) = begun
-        request = httpx.Request(method, f"http://mainspring{made.path}")
-        return httpx.Response(start["status"], headers=start["headers"], content=b"".join(parts), request=request)
+        return _Said(method=method, path=made.path, start=start, body=b"".join(parts))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Said:
+    """What the API says to a request."""
+
+    method: str
+    path: str
+    start: Message
+    body: bytes
+
+    @property
+    def status(self) -> int:
+        """Returns HTTP's."""
+        return int(self.start["status"])
+
+    def response(self) -> httpx.Response:
+        """Returns it as who asks from outside has it."""
+        request = httpx.Request(self.method, f"http://mainspring{self.path}")
+        return httpx.Response(self.status, headers=self.start["headers"], content=self.body, request=request)
 
 
 async def pass_on(api: ASGIApp, scope: Scope, receive: Receive, send: Send, *, path: str, secret: str) -> None:

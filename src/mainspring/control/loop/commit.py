@@ -64,6 +64,21 @@ class _Why:
         return abs(self.start_s - start_s) <= max(_SLACK_S, _SLACK * (start_s - now_s))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToldWaits:
+    """What jobs are told of why they wait.
+
+    Args:
+        changed: What is new, first in the queue first.
+        every: What each of them has been told once that is written.
+        words: Of the plan; those that were told before are the same objects.
+    """
+
+    changed: Mapping[JobId, _Why]
+    every: dict[JobId, _Why]
+    words: dict[_Words, _Words]
+
+
 @final
 class Committer:
     """Writes plans, one after the other.
@@ -88,16 +103,23 @@ class Committer:
         self._wanted: Collection[Move | Provision] = ()
 
     def commit(
-        self, connection: sa.Connection, decided: Plan, *, answering: Iterable[ClusterName], now_s: float
+        self,
+        connection: sa.Connection,
+        decided: Plan,
+        waits: ToldWaits,
+        *,
+        answering: Iterable[ClusterName],
+        now_s: float,
     ) -> None:
         """Writes a plan. What has moved on since the plan was made is passed over; the next plan sees it.
 
         Args:
             connection: From `Store.write`.
+            waits: What `compare` says of it.
             answering: Clusters whose engines answer: elsewhere nothing can be made to end.
         """
         ledger = StateWriter(connection, now_s)
-        changed = self._changed_waits(decided, now_s)
+        changed, self._words = waits.changed, waits.words
         # The words on nodes to order tell how long the job has waited; they are no other wish.
         wanted: dict[Move | Provision, Move | Provision] = {move: move for move in decided.moves}
         wanted |= {replace(order, reason=""): order for order in decided.provisions}
@@ -133,12 +155,15 @@ class Committer:
                 told[start.job] = _Why(words=_placed(start, new))
         grant(ledger, granted)
         _write_whys(ledger, told, decided.number, waiting=changed)
-        waiting = {job for wait in decided.waits for job in wait.jobs}
-        self._told = {job: why for job, why in self._told.items() if job in waiting} | changed
+        self._told = waits.every
 
-    def _changed_waits(self, decided: Plan, now_s: float) -> dict[JobId, _Why]:
-        """Returns what jobs are to be told, first in the queue first, at most `whys_max` of them."""
+    def compare(self, decided: Plan, now_s: float) -> ToldWaits:
+        """Returns what jobs are to be told, at most `whys_max` of them.
+
+        Called before anything is written: nobody who writes shall wait while a hundred thousand jobs are gone through.
+        """
         changed: dict[JobId, _Why] = {}
+        every: dict[JobId, _Why] = {}
         words: dict[_Words, _Words] = {}
         for wait in decided.waits:
             new = _words_of(wait)
@@ -146,12 +171,13 @@ class Committer:
             for place, (job, start_s) in enumerate(zip(wait.jobs, wait.start_s, strict=True)):
                 exact = place < wait.exact
                 before = self._told.get(job)
-                if before is not None and before.tells(same, start_s, exact=exact, now_s=now_s):
-                    continue
+                if before is not None:
+                    every[job] = before
+                    if before.tells(same, start_s, exact=exact, now_s=now_s):
+                        continue
                 if len(changed) < self._settings.whys_max:
-                    changed[job] = _Why(words=same, start_s=start_s, exact=exact)
-        self._words = words
-        return changed
+                    every[job] = changed[job] = _Why(words=same, start_s=start_s, exact=exact)
+        return ToldWaits(changed=changed, every=every, words=words)
 
     def _cluster_of(self, attempt: AttemptId) -> ClusterName | None:
         known = self._mirror.attempts.get(attempt)

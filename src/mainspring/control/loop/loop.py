@@ -230,10 +230,11 @@ class Loop:
         self._writers.settling.written(seen)
         yield Step.FOLDED
         decided = self._plan(now_s)
+        waits = None if decided is None else self._writers.committer.compare(decided, now_s)
         yield Step.PLANNED
         with leadership.write() as connection:
-            if decided is not None:
-                self._writers.committer.commit(connection, decided, answering=seen, now_s=now_s)
+            if decided is not None and waits is not None:
+                self._writers.committer.commit(connection, decided, waits, answering=seen, now_s=now_s)
             self._mirror.refresh(connection, now_s)
             acts = [
                 *self._writers.commands.acts(connection, seen, now_s),

@@ -86,6 +86,7 @@ class People:
         self._run_as = settings.run_as
         self._limits = settings.limits
         self._tried_s: dict[tuple[str, str], float] = {}
+        self._uses = tokens.TokenUses()
 
     # ---------------------------------------------------------------- tokens
 
@@ -125,8 +126,7 @@ class People:
             )
             self.refused(replace(tokens.caller_of(found), address=address), str(error))
             raise error
-        if tokens.stale_use(found, now_s):
-            self._note_use(found, now_s)
+        self._uses.note(found, now_s)
         return replace(tokens.caller_of(found), address=address)
 
     def is_known(self, caller: Caller) -> bool:
@@ -134,10 +134,21 @@ class People:
         with self._store.read() as connection:
             return tokens.is_good(connection, caller.token, self._clock.now_s())
 
-    def _note_use(self, token: TokenRecord, now_s: float) -> None:
-        # A store that takes nothing can still be read; a look at it must not fail for that.
-        with suppress(MainspringError), self._store.write() as connection:
-            tokens.note_use(connection, token, now_s)
+    def write_uses(self) -> None:
+        """Writes which tokens were used since the last time: calls do not wait for it, and a crash may lose it.
+
+        Raises:
+            MainspringError: The store takes nothing now; then they are written the next time.
+        """
+        used_s = self._uses.take()
+        if not used_s:
+            return
+        try:
+            with self._store.write() as connection:
+                tokens.write_uses(connection, used_s)
+        except BaseException:
+            self._uses.put_back(used_s)
+            raise
 
     def whoami(self, caller: Caller = LAB_ITSELF, *, claimed: Sequence[RecordingClaim] = ()) -> Person:
         """Returns whom the caller's token stands for.
@@ -221,7 +232,7 @@ class People:
         """Returns the tokens that somebody may remove, newest first."""
         with self._store.read() as connection:
             return tuple(
-                TokenView(**alike(TokenView, token))
+                TokenView(**alike(TokenView, self._uses.shown(token)))
                 for token in tokens.people_tokens(connection)
                 if _manages(connection, caller, token)
             )

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 
-from mainspring.control.state.latest_plan import LatestPlan
+from mainspring.control.state.latest_plan import LatestPlan, once
 from mainspring.domain.answers import (
     SHOWN_MAX,
     PlannedStart,
@@ -59,6 +58,12 @@ def view_plan(made: Plan, now_s: float) -> PlanView:
         reservations=made.reservations[:SHOWN_MAX],
         waits=_view_waits(made.waits)[:SHOWN_MAX],
     )
+
+
+@once
+def plan_of(picture: LatestPlan) -> PlanView:
+    """Returns the last plan for people."""
+    return view_plan(picture.plan, picture.now_s)
 
 
 def _view_start(start: Start) -> PlannedStart:
@@ -146,9 +151,9 @@ def waiting_why(picture: LatestPlan, told: Why) -> Why:
     )
 
 
-@lru_cache(maxsize=1)
+@once
 def _waits_of(picture: LatestPlan) -> Mapping[JobId, int]:
-    """Returns which of a plan's waits each job is in: looked up once for each picture."""
+    """Returns which of a plan's waits each job is in."""
     return {job: number for number, wait in enumerate(picture.plan.waits) for job in wait.jobs}
 
 
@@ -170,9 +175,9 @@ def remedies(picture: LatestPlan, job: JobId) -> tuple[Remedy, ...]:
 _TIERS = [tier.value for tier in Tier]
 
 
-@lru_cache(maxsize=1)
+@once
 def team_uses(picture: LatestPlan) -> Mapping[TeamName, TeamUse]:
-    """Returns what each team and those below it hold and have spent: looked up once for each picture."""
+    """Returns what each team and those below it hold and have spent."""
     snapshot = picture.snapshot
     live, teams = snapshot.live, snapshot.teams
     held: list[dict[ChipName, float]] = [{} for _ in teams.names]

@@ -12,8 +12,8 @@ from mainspring.control.service.alerts.history import promises
 from mainspring.control.service.lists import JobFilter
 from mainspring.control.service.metrics.glance import Glances
 from mainspring.control.service.nodes.maps import map_of
+from mainspring.control.service.planning import plan_of, waiting_why, what_if
 from mainspring.control.service.planning import remedies as remedies_of
-from mainspring.control.service.planning import view_plan, waiting_why, what_if
 from mainspring.control.service.shared import Shared
 from mainspring.control.service.views import find_job, list_nodes, list_verdicts, view_clusters, view_why
 from mainspring.control.state.fleet import FleetView, read_closed
@@ -131,7 +131,7 @@ class Questions:
             Unavailable: There is no plan yet.
         """
         picture = self._picture("show the last plan")
-        return replace(view_plan(picture.plan, picture.now_s), ordered=self._ordered()[:SHOWN_MAX])
+        return replace(plan_of(picture), ordered=self._ordered()[:SHOWN_MAX])
 
     def promises(self, caller: Caller = LAB_ITSELF) -> tuple[PromiseView, ...]:
         """Returns what became of the lab's promises, as far as events tell; no older than a minute."""

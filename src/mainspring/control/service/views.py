@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -16,7 +17,7 @@ from mainspring.control.state.active_state import held
 from mainspring.control.state.avoidance import REMEMBERED_S, Avoidance
 from mainspring.control.state.fleet import FleetView, read_closed, read_holds
 from mainspring.control.store.evidence import evidence_by, evidence_since
-from mainspring.control.store.holdings import ALLOCATION_LIVE, grants
+from mainspring.control.store.holdings import ALLOCATION_LIVE, grants, held_parts
 from mainspring.control.store.nodes.closures import open_closures
 from mainspring.control.store.nodes.settings import healths
 from mainspring.control.store.records import (
@@ -26,10 +27,9 @@ from mainspring.control.store.records import (
     attempts_of,
     chunks,
     jobs_by_id,
-    live_attempts,
     read_text,
     reported,
-    specs,
+    specs_of,
 )
 from mainspring.control.store.schema import WAITS, allocations, jobs, whys
 from mainspring.control.store.settings import Settings
@@ -56,6 +56,30 @@ from mainspring.domain.plan import Candidate, Grant, Limit
 _NAMES_MAX = 200
 _NAMED_MAX = 1_000  # The newest jobs of one name, of whichever team, among which somebody's own is looked for.
 _SECONDS_PER_HOUR = 3_600.0
+# Made once, as those of `records`.
+_SOME: sa.BindParameter[Any] = sa.bindparam("some", expanding=True)
+_SOME_WAITS = sa.select(whys.c.job_id, whys.c.summary, whys.c.start_s, whys.c.exact).where(
+    whys.c.job_id.in_(_SOME), WAITS
+)
+_WHY = sa.select(whys).where(whys.c.job_id == sa.bindparam("job"))
+_QUEUED = (
+    sa.select(allocations.c.attempt_id, allocations.c.cluster, allocations.c.queued)
+    .where(allocations.c.attempt_id.in_(_SOME), allocations.c.queued != "", allocations.c.state.in_(ALLOCATION_LIVE))
+    .order_by(allocations.c.place)
+)
+_ELSEWHERE = (
+    sa.select(allocations.c.attempt_id, allocations.c.part, allocations.c.hosts)
+    .where(allocations.c.attempt_id.in_(_SOME), allocations.c.hosts != "[]")
+    .order_by(allocations.c.place)
+)
+_UNTIL_S = sa.func.coalesce(allocations.c.ended_s, sa.bindparam("now_s"))
+_HELD = (allocations.c.granted_s < _UNTIL_S) & (sa.func.coalesce(allocations.c.queued, "") == "")
+_LASTED_S = sa.case((_HELD, _UNTIL_S - allocations.c.granted_s), else_=0.0)
+_COST = (
+    sa.select(allocations.c.attempt_id, sa.func.sum(_LASTED_S * allocations.c.dollars_per_hour / _SECONDS_PER_HOUR))
+    .where(allocations.c.attempt_id.in_(_SOME))
+    .group_by(allocations.c.attempt_id)
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,13 +107,15 @@ def find_job(connection: sa.Connection, reference: str, caller: Caller = LAB_ITS
         NotFound: Neither; names the nearest job.
     """
     seen = sight(connection, caller)
-    for own in (jobs.c.id == reference, jobs.c.name == reference):
-        newest = sa.select(jobs.c.id, jobs.c.team).where(own).order_by(jobs.c.ordinal.desc())
-        named = newest.limit(1 if seen is None else _NAMED_MAX).subquery()  # Others may have many of that name.
-        query = sa.select(named.c.id).where(*([] if seen is None else [named.c.team.in_(sorted(seen))])).limit(1)
-        found = jobs_by_id(connection, [JobId(job) for job in connection.execute(query).scalars()])
-        if found:
-            return next(iter(found.values()))
+    known = jobs_by_id(connection, [JobId(reference)]).get(JobId(reference))
+    if known is not None and (seen is None or known.team in seen):
+        return known
+    newest = sa.select(jobs.c.id, jobs.c.team).where(jobs.c.name == reference).order_by(jobs.c.ordinal.desc())
+    named = newest.limit(1 if seen is None else _NAMED_MAX).subquery()  # Others may have many of that name.
+    query = sa.select(named.c.id).where(*([] if seen is None else [named.c.team.in_(sorted(seen))])).limit(1)
+    found = jobs_by_id(connection, [JobId(job) for job in connection.execute(query).scalars()])
+    if found:
+        return next(iter(found.values()))
     near = jobs_by_id(connection, listed(connection, JobFilter(seen=seen), _NAMES_MAX))
     names = [job.name for job in near.values()]
     raise NotFound("find a job", on=repr(reference[:80]), wanted=nearest(reference[:80], names), next_step="ms ps")
@@ -117,7 +143,7 @@ def view_job(
     view = _job_view(
         _holds(connection, [job]),
         job,
-        spec or specs(connection, [job.id])[job.id],
+        spec or specs_of(connection, [job], {})[job.id],
         tuple(_view_attempt(attempt, granted, told, reported(connection, attempt.id)) for attempt in own),
         _waits(connection, [job]).get(job.id),
         _arrays(connection, [job]),
@@ -138,7 +164,8 @@ def list_jobs(connection: sa.Connection, wanted: JobFilter, *, limit: int, now_s
 
 
 def _list_views(connection: sa.Connection, wanted: Sequence[JobId], now_s: float) -> tuple[JobView, ...]:
-    found, written, own = jobs_by_id(connection, wanted), specs(connection, wanted), attempts_of(connection, wanted)
+    found, own = jobs_by_id(connection, wanted), attempts_of(connection, wanted)
+    written = specs_of(connection, found.values(), {})
     every = [attempt for some in own.values() for attempt in some]
     granted, told = grants(connection, [attempt.id for attempt in every]), _told(connection, every, now_s)
     waits, arrays = _waits(connection, found.values()), _arrays(connection, found.values())
@@ -205,10 +232,7 @@ def _waits(connection: sa.Connection, of: Iterable[JobRecord]) -> dict[JobId, _W
     """Returns what the newest plan says of those that wait."""
     waits: dict[JobId, _Wait] = {}
     for some in chunks([job.id for job in of if job.state is JobState.QUEUED]):
-        query = sa.select(whys.c.job_id, whys.c.summary, whys.c.start_s, whys.c.exact).where(
-            whys.c.job_id.in_(some), WAITS
-        )
-        for row in connection.execute(query):
+        for row in connection.execute(_SOME_WAITS, {"some": some}):
             waits[JobId(row.job_id)] = _Wait(reason=row.summary, start_s=row.start_s, exact=row.exact)
     return waits
 
@@ -248,7 +272,7 @@ def view_why(connection: sa.Connection, job: JobRecord, now_s: float) -> Why:
 
 
 def _view_why(connection: sa.Connection, job: JobRecord) -> Why:
-    row = connection.execute(sa.select(whys).where(whys.c.job_id == job.id)).one_or_none()
+    row = connection.execute(_WHY, {"job": job.id}).one_or_none()
     # What was said while it waited is not why it ended, and what was said when it started not why it waits again.
     spoken = row is not None and (row.limit_name is None) is not (job.state is JobState.QUEUED)
     if row is None or not spoken:
@@ -353,17 +377,13 @@ def view_clusters(connection: sa.Connection, fleet: FleetView, now_s: float) -> 
     seen, holds = fleet.seen(), read_closed(connection).ahead(now_s)
     counts = {name: len(one.inventory.nodes) for name, one in seen.items() if not one.inventory.delegated}
     avoided = Avoidance(evidence_since(connection, now_s - REMEMBERED_S)).of_all(now_s, counts)
-    used: dict[ClusterName, dict[NodeName, int]] = {}
-    live = live_attempts(connection)
-    granted = grants(connection, [attempt.id for attempt in live])
-    for attempt in live:
-        of_cluster = used.setdefault(attempt.cluster, {})
-        for node, milli in held(granted[attempt.id]).items():
-            of_cluster[node] = of_cluster.get(node, 0) + milli
+    parts: dict[ClusterName, list[Grant]] = {}
+    for part in held_parts(connection):
+        parts.setdefault(part.cluster, []).append(part)
     return tuple(
         ClusterView(
             inventory=holds.applied(one.inventory),
-            used_chip_milli=dict(sorted(used.get(name, {}).items())),
+            used_chip_milli=dict(sorted(held(parts.get(name, ())).items())),
             answering=one.answering,
             seen_s=one.seen_s,
             avoided=tuple(node for node in avoided if node.at.cluster == name),
@@ -399,10 +419,7 @@ def _queues(connection: sa.Connection, of: Iterable[AttemptRecord]) -> dict[Atte
     """Returns what those of some attempts wait for that are in their cluster's own queue, in words."""
     found: dict[AttemptId, str] = {}
     for some in chunks([attempt.id for attempt in of if not attempt.stop_cause]):
-        query = sa.select(allocations.c.attempt_id, allocations.c.cluster, allocations.c.queued).where(
-            allocations.c.attempt_id.in_(some), allocations.c.queued != "", allocations.c.state.in_(ALLOCATION_LIVE)
-        )
-        for row in connection.execute(query.order_by(allocations.c.place)):
+        for row in connection.execute(_QUEUED, {"some": some}):
             words = f"waits in the queue of {row.cluster} itself: {row.queued}"
             found.setdefault(AttemptId(row.attempt_id), words)
     return found
@@ -412,10 +429,7 @@ def _hosts(connection: sa.Connection, of: Iterable[AttemptRecord]) -> dict[Attem
     """Returns the machines behind the nodes of some attempts, where their clusters chose them."""
     found: dict[AttemptId, dict[str, str]] = {}
     for some in chunks([attempt.id for attempt in of]):
-        query = sa.select(allocations.c.attempt_id, allocations.c.part, allocations.c.hosts).where(
-            allocations.c.attempt_id.in_(some), allocations.c.hosts != "[]"
-        )
-        for row in connection.execute(query.order_by(allocations.c.place)):
+        for row in connection.execute(_ELSEWHERE, {"some": some}):
             named = zip(read_text(Grant, row.part).nodes, read_text(tuple[str, ...], row.hosts), strict=False)
             found.setdefault(AttemptId(row.attempt_id), {}).update(named)
     return found
@@ -423,14 +437,9 @@ def _hosts(connection: sa.Connection, of: Iterable[AttemptRecord]) -> dict[Attem
 
 def _dollars(connection: sa.Connection, of: Iterable[AttemptRecord], now_s: float) -> dict[AttemptId, float]:
     """Returns what some attempts have cost: what each of their allocations did while it was held."""
-    until_s = sa.func.coalesce(allocations.c.ended_s, now_s)
-    held = (until_s > allocations.c.granted_s) & (sa.func.coalesce(allocations.c.queued, "") == "")
-    lasted_s = sa.case((held, until_s - allocations.c.granted_s), else_=0.0)
-    cost = sa.func.sum(lasted_s * allocations.c.dollars_per_hour / _SECONDS_PER_HOUR)
     found: dict[AttemptId, float] = {}
     for some in chunks([attempt.id for attempt in of]):
-        query = sa.select(allocations.c.attempt_id, cost).where(allocations.c.attempt_id.in_(some))
-        for attempt, sum_ in connection.execute(query.group_by(allocations.c.attempt_id)):
+        for attempt, sum_ in connection.execute(_COST, {"some": some, "now_s": now_s}):
             found[AttemptId(attempt)] = sum_
     return found
 

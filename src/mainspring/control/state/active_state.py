@@ -6,7 +6,7 @@ allocations, it tells the mirror of with `touch`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import final
 
 import sqlalchemy as sa
@@ -389,11 +389,11 @@ def in_line_since_s(job: JobRecord) -> float:
     return job.submitted_s if since_s is None else since_s
 
 
-def held(granted: tuple[Grant, ...]) -> dict[NodeName, int]:
-    """Returns thousandths of chips by node, all roles together.
+def held(granted: Iterable[Grant]) -> dict[NodeName, int]:
+    """Returns thousandths of chips by node, all grants together.
 
     Args:
-        granted: An attempt's grants.
+        granted: Of one cluster.
     """
     sums: dict[NodeName, int] = {}
     for grant in granted:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from threading import Condition
-from typing import final
+from functools import wraps
+from threading import Condition, Lock
+from typing import TypeVar, final
 
 from mainspring.domain.plan import Plan
 from mainspring.planner import Policy, Snapshot
 
 COPY_S = 5.0  # How old a follower's picture may be: half of how long a leader's stands while nothing changes.
 ANSWER_S = 30.0  # A tick under way and a plan of a large lab take seconds.
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -26,6 +28,25 @@ class LatestPlan:
     policy: Policy
     now_s: float
     plan: Plan
+
+
+def once(make: Callable[[LatestPlan], Value]) -> Callable[[LatestPlan], Value]:
+    """Returns what looks something up once for each picture, while others who ask wait for it: of a hundred thousand
+    jobs that takes a while, and a new picture is asked about by many at one time.
+
+    Args:
+        make: Looks it up.
+    """
+    turn, kept = Lock(), list[tuple[LatestPlan, Value]]()
+
+    @wraps(make)
+    def looked_up(picture: LatestPlan) -> Value:
+        with turn:
+            if not kept or kept[0][0] is not picture:
+                kept[:] = [(picture, make(picture))]
+            return kept[0][1]
+
+    return looked_up
 
 
 @final

@@ -12,9 +12,9 @@ from functools import lru_cache
 
 import sqlalchemy as sa
 
-from mainspring.control.store.records import chunks, read_text
+from mainspring.control.store.records import ATTEMPT_LIVE, BETWEEN, chunks, read_text
 from mainspring.control.store.rows import RowMapping
-from mainspring.control.store.schema import allocations
+from mainspring.control.store.schema import allocations, attempts
 from mainspring.domain.errors import NotFound
 from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, NodeName, RoleName
 from mainspring.domain.job import JobSpec, Option, Overrides, Role
@@ -59,6 +59,16 @@ class AllocationRecord:
 
 ALLOCATION_ROWS = RowMapping(AllocationRecord, allocations)
 _IN_ORDER = (allocations.c.attempt_id, allocations.c.place)
+_GRANTS = (
+    sa.select(allocations.c.attempt_id, allocations.c.part)
+    .where(sa.not_(allocations.c.released), allocations.c.attempt_id.in_(sa.bindparam("some", expanding=True)))
+    .order_by(*_IN_ORDER)
+)
+_HELD = (
+    sa.select(sa.func.aggregate_strings(allocations.c.part, BETWEEN))
+    .join(attempts, allocations.c.attempt_id == attempts.c.id)
+    .where(attempts.c.state.in_(ATTEMPT_LIVE), sa.not_(allocations.c.released))
+)
 _LIVE = ALLOCATION_ROWS.select.where(allocations.c.state.in_(ALLOCATION_LIVE)).order_by(*_IN_ORDER)
 
 
@@ -147,11 +157,15 @@ def parts(connection: sa.Connection, wanted: Iterable[AllocationId]) -> Mapping[
 def grants(connection: sa.Connection, wanted: Iterable[AttemptId]) -> Mapping[AttemptId, tuple[Grant, ...]]:
     """Returns what some attempts hold, or held last, one grant a role."""
     held: dict[AttemptId, list[Grant]] = {attempt: [] for attempt in wanted}
-    query = sa.select(allocations.c.attempt_id, allocations.c.part).where(sa.not_(allocations.c.released))
     for some in chunks(held):
-        for row in connection.execute(query.where(allocations.c.attempt_id.in_(some)).order_by(*_IN_ORDER)):
+        for row in connection.execute(_GRANTS, {"some": some}):
             held[AttemptId(row.attempt_id)].append(_part(row.part))
     return {attempt: merged(own) for attempt, own in held.items()}
+
+
+def held_parts(connection: sa.Connection) -> tuple[Grant, ...]:
+    """Returns what attempts that have not ended hold, part by part, in no order; in one row, as `tenants`."""
+    return tuple(map(_part, filter(None, (connection.execute(_HELD).scalar() or "").split(BETWEEN))))
 
 
 @lru_cache(maxsize=PARTS_KEPT)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
 from threading import Lock
 from typing import Any, TypeVar, final
 
@@ -27,6 +27,8 @@ TEAMS_MAX = 10_000
 ACTIVE_MAX = 200_000  # Jobs not ended that one loop looks at; the oldest come first.
 FRESH_MAX = 20_000  # Two whole batches; whatever else there is, the loop reads from the store.
 _CHUNK = 500  # Ids in one IN list: under every database's bound on parameters.
+SPECS_KEPT = 4_096  # Read once: of forty teams the hundred newest.
+SPEC_LETTERS_KEPT = 8_192  # The longest of them: eight times one that somebody wrote by hand.
 LOOKED_AT_MAX = 100_000  # Events of all, to find those of some teams: a day's of a large lab, and a second's work.
 Item = TypeVar("Item")
 
@@ -98,6 +100,14 @@ class AttemptRecord:
 JOB_ROWS = RowMapping(JobRecord, jobs)
 ATTEMPT_ROWS = RowMapping(AttemptRecord, attempts)
 
+# Made once: to make a statement takes as long as to run it, and every look at a job runs ten.
+_SOME: sa.BindParameter[Any] = sa.bindparam("some", expanding=True)
+_JOBS_BY_ID = JOB_ROWS.select.where(jobs.c.id.in_(_SOME)).order_by(jobs.c.ordinal)
+_HOLDERS = sa.select(jobs.c.id, jobs.c.array_id).where(jobs.c.id.in_(_SOME))
+_SPECS = sa.select(jobs.c.id, jobs.c.spec).where(jobs.c.id.in_(_SOME))
+_ATTEMPTS_OF = ATTEMPT_ROWS.select.where(attempts.c.job_id.in_(_SOME)).order_by(attempts.c.job_id, attempts.c.number)
+_REPORTED = sa.select(attempts.c.ranks, attempts.c.at_risk).where(attempts.c.id == sa.bindparam("attempt"))
+_NEWEST_EVENT = sa.select(sa.func.max(events.c.sequence))
 _LIVE_JOBS = JOB_ROWS.select.where(jobs.c.state.in_(JOB_LIVE)).order_by(jobs.c.ordinal).limit(ACTIVE_MAX)
 _LIVE_ATTEMPTS = ATTEMPT_ROWS.select.where(attempts.c.state.in_(ATTEMPT_LIVE)).order_by(attempts.c.id)
 
@@ -149,7 +159,7 @@ def specs(connection: sa.Connection, wanted: Iterable[JobId]) -> Mapping[JobId, 
     """Returns the specs of some jobs; those of one array share one object, which bears the array's name."""
     holders: dict[JobId, JobId] = {}
     for some in chunks(wanted):
-        for row in connection.execute(sa.select(jobs.c.id, jobs.c.array_id).where(jobs.c.id.in_(some))):
+        for row in connection.execute(_HOLDERS, {"some": some}):
             holders[JobId(row.id)] = JobId(row.array_id or row.id)
     return _specs(connection, holders, {})
 
@@ -170,9 +180,16 @@ def _specs(
 ) -> Mapping[JobId, JobSpec]:
     written = {holder: known[holder] for holder in holders.values() if holder in known}
     for some in chunks(dict.fromkeys(holder for holder in holders.values() if holder not in known)):
-        for row in connection.execute(sa.select(jobs.c.id, jobs.c.spec).where(jobs.c.id.in_(some))):
-            written[JobId(row.id)] = read_text(JobSpec, row.spec)
+        for row in connection.execute(_SPECS, {"some": some}):
+            long = len(row.spec) > SPEC_LETTERS_KEPT
+            written[JobId(row.id)] = read_text(JobSpec, row.spec) if long else _spec(row.spec)
     return {job: written[holder] for job, holder in holders.items()}
+
+
+@lru_cache(maxsize=SPECS_KEPT)
+def _spec(text: str) -> JobSpec:
+    """Returns what a text says; whoever looks at a list of jobs looks at the same ones again and again."""
+    return read_text(JobSpec, text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,8 +247,7 @@ class Reported:
 
 def reported(connection: sa.Connection, attempt: AttemptId) -> Reported:
     """Returns an attempt's ranks, and what is at risk, as its lead last reported them."""
-    query = sa.select(attempts.c.ranks, attempts.c.at_risk).where(attempts.c.id == attempt)
-    row = connection.execute(query).one()
+    row = connection.execute(_REPORTED, {"attempt": attempt}).one()
     at_risk = None if row.at_risk is None else read_text(AtRisk, row.at_risk)
     return Reported(ranks=read_text(tuple[RankStatus, ...], row.ranks), at_risk=at_risk)
 
@@ -240,8 +256,7 @@ def jobs_by_id(connection: sa.Connection, wanted: Iterable[JobId]) -> Mapping[Jo
     """Returns those of some jobs that exist, in no particular order."""
     found = {}
     for some in chunks(wanted):
-        query = JOB_ROWS.select.where(jobs.c.id.in_(some)).order_by(jobs.c.ordinal)
-        found.update({job.id: job for job in JOB_ROWS.read(connection, query)})
+        found.update({job.id: job for job in JOB_ROWS.read(connection, _JOBS_BY_ID, some=some)})
     return found
 
 
@@ -274,8 +289,7 @@ def attempts_of(connection: sa.Connection, wanted: Iterable[JobId]) -> Mapping[J
     """Returns the attempts of some jobs, each job's in order of number."""
     found: dict[JobId, list[AttemptRecord]] = {}
     for some in chunks(wanted):
-        query = ATTEMPT_ROWS.select.where(attempts.c.job_id.in_(some)).order_by(attempts.c.job_id, attempts.c.number)
-        for attempt in ATTEMPT_ROWS.read(connection, query):
+        for attempt in ATTEMPT_ROWS.read(connection, _ATTEMPTS_OF, some=some):
             found.setdefault(attempt.job, []).append(attempt)
     return found
 
@@ -347,15 +361,24 @@ def events_since(
     """
     if seen is not None:
         since = max(since, newest_event(connection) - LOOKED_AT_MAX)
+    given: dict[str, object] = {"since": since, "most": limit}
+    given |= {"job": job} if job is not None else {}
+    given |= {"some": sorted(seen)} if seen is not None else {}
+    query = _events_after(of_job=job is not None, of_teams=seen is not None, newest=newest)
+    return tuple(event_of(row) for row in connection.execute(query, given))[:: -1 if newest else 1]
+
+
+@cache
+def _events_after(*, of_job: bool, of_teams: bool, newest: bool) -> sa.Select[Any]:
     order = events.c.sequence.desc() if newest else events.c.sequence
-    query = sa.select(events).where(events.c.sequence > since).order_by(order).limit(limit)
-    if job is not None:
-        query = query.where(events.c.job_id == job)
-    if seen is not None:
+    query = sa.select(events).where(events.c.sequence > sa.bindparam("since")).order_by(order)
+    if of_job:
+        query = query.where(events.c.job_id == sa.bindparam("job"))
+    if of_teams:
         # Not joined: databases would begin with the teams' jobs, and look at all of them.
         team = sa.select(jobs.c.team).where(jobs.c.id == events.c.job_id).scalar_subquery()
-        query = query.where(team.in_(sorted(seen)))
-    return tuple(event_of(row) for row in connection.execute(query))[:: -1 if newest else 1]
+        query = query.where(team.in_(_SOME))
+    return query.limit(sa.bindparam("most", type_=sa.Integer))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -393,7 +416,7 @@ def teams_of_jobs(connection: sa.Connection, wanted: Iterable[JobId]) -> Mapping
 
 def newest_event(connection: sa.Connection) -> int:
     """Returns the sequence of the newest event, 0 before the first."""
-    return connection.execute(sa.select(sa.func.max(events.c.sequence))).scalar_one() or 0
+    return connection.execute(_NEWEST_EVENT).scalar_one() or 0
 
 
 def looked_at(connection: sa.Connection, name: str, begin: Callable[[], int]) -> int:
@@ -422,8 +445,8 @@ def look_on(connection: sa.Connection, name: str, seen: int) -> None:
     connection.execute(sa.update(leases).where(leases.c.name == name).values(epoch=seen))
 
 
-_BETWEEN = "\x1e"  # No JSON has it.
-_TENANTS = sa.select(sa.func.aggregate_strings(teams.c.facts, _BETWEEN))
+BETWEEN = "\x1e"  # No JSON has it.
+_TENANTS = sa.select(sa.func.aggregate_strings(teams.c.facts, BETWEEN))
 
 
 def tenants(connection: sa.Connection) -> tuple[Team, ...]:
@@ -437,5 +460,5 @@ def tenants(connection: sa.Connection) -> tuple[Team, ...]:
 @lru_cache(maxsize=4)
 def _tree(facts: str) -> tuple[Team, ...]:
     """Returns a tree, which seldom changes."""
-    found = (read_text(Team, one) for one in facts.split(_BETWEEN) if one)
+    found = (read_text(Team, one) for one in facts.split(BETWEEN) if one)
     return tuple(sorted(found, key=lambda team: team.name))

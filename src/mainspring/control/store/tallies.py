@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -34,6 +36,7 @@ _SUMS = (sa.func.coalesce(sa.func.sum(tallies.c.jobs), 0), sa.func.coalesce(sa.f
 _OF_TEAMS = sa.select(tallies.c.team, *_SUMS).group_by(tallies.c.team)
 _ENDED = [sa.func.sum(tallies.c[end.value]) for end in ENDS]
 _ENDED_OF_TEAMS = sa.select(tallies.c.team, *_ENDED).group_by(tallies.c.team)
+_TEAMS_OF = sa.select(tallies.c.team).where(tallies.c.owner == sa.bindparam("whose")).order_by(tallies.c.team)
 _OF_PERSON = sa.select(*_SUMS).where(tallies.c.owner == sa.bindparam("whose"))
 
 
@@ -98,12 +101,30 @@ def counts_by_state(
         known = teams_of_person(connection, owner)  # With them, an index has the jobs of one state.
         teams = known if teams is None else [team for team in teams if team in known]
     which = {"owner": None if owner is None else [owner], "team": teams}
+    given = {name: some for name, some in which.items() if some is not None}
+    counts = _counts(*given)
+    found = dict(zip(ENDS, map(int, connection.execute(counts.of_ended, given).one()), strict=True))
+    return found | {JobState(state): count for state, count in connection.execute(counts.of_live, given)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Counts:
+    """Statements that count jobs."""
+
+    of_ended: sa.Select[Any]
+    of_live: sa.Select[Any]
+
+
+@cache
+def _counts(*names: str) -> _Counts:
+    """Returns what counts jobs whose columns of these names have some values."""
+    some: dict[str, sa.BindParameter[Any]] = {name: sa.bindparam(name, expanding=True) for name in names}
     sums = [sa.func.coalesce(sa.func.sum(tallies.c[end.value]), 0) for end in ENDS]
-    of_ended = sa.select(*sums).where(*(tallies.c[name].in_(some) for name, some in which.items() if some is not None))
-    found = dict(zip(ENDS, map(int, connection.execute(of_ended).one()), strict=True))
-    own = (jobs.c[name].in_(some) for name, some in which.items() if some is not None)
-    query = sa.select(jobs.c.state, sa.func.count()).where(LIVE, *own).group_by(jobs.c.state)
-    return found | {JobState(state): count for state, count in connection.execute(query)}
+    live = [jobs.c[name].in_(values) for name, values in some.items()]
+    return _Counts(
+        of_ended=sa.select(*sums).where(*(tallies.c[name].in_(values) for name, values in some.items())),
+        of_live=sa.select(jobs.c.state, sa.func.count()).where(LIVE, *live).group_by(jobs.c.state),
+    )
 
 
 def counts_by_team(connection: sa.Connection) -> Mapping[tuple[str, JobState], int]:
@@ -135,8 +156,7 @@ def counts_of_arrays(connection: sa.Connection, of: Sequence[JobId]) -> Mapping[
 
 def teams_of_person(connection: sa.Connection, owner: str) -> tuple[TeamName, ...]:
     """Returns the teams in which a person ever submitted a job, in order of name."""
-    query = sa.select(tallies.c.team).where(tallies.c.owner == owner).order_by(tallies.c.team)
-    return tuple(TeamName(team) for team in connection.execute(query).scalars())
+    return tuple(TeamName(team) for team in connection.execute(_TEAMS_OF, {"whose": owner}).scalars())
 
 
 def tallies_of_teams(connection: sa.Connection) -> Mapping[TeamName, Tally]:

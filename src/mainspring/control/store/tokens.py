@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from threading import Lock
+from typing import final
 
 import sqlalchemy as sa
 
@@ -22,6 +24,7 @@ from mainspring.domain.team import LAB_WIDE, RIGHTS, Right, Team, TeamRole, Whos
 
 _SECRET_BITS = 256  # As long as the hash that keeps it: a plain hash is enough, since nobody can guess it.
 _USED_S = 60.0  # How exactly it is known when a token was last used.
+USES_MAX = 20_000  # Kept until they are written: twice as many as there are tokens of people.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,18 +300,50 @@ def caller_of(token: TokenRecord) -> Caller:
     return Caller(**alike(Caller, token), token=token.id)
 
 
-def note_use(connection: sa.Connection, token: TokenRecord, now_s: float) -> None:
-    """Writes that a token was used.
+@final
+class TokenUses:
+    """When people's tokens were last used, as far as the store does not say so yet: no call waits until it is written.
+
+    Used by many threads.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._used_s: dict[str, float] = {}
+
+    def note(self, token: TokenRecord, now_s: float) -> None:
+        """Notes that a token is used, if it is a person's and that was not noted within the minute."""
+        used_s = self._used_s.get(token.id, token.used_s)
+        if token.attempt is None and (used_s is None or not 0 <= now_s - used_s < _USED_S):
+            with self._lock:
+                if token.id in self._used_s or len(self._used_s) < USES_MAX:
+                    self._used_s[token.id] = now_s
+
+    def shown(self, token: TokenRecord) -> TokenRecord:
+        """Returns a token with its last use."""
+        return replace(token, used_s=self._used_s.get(token.id, token.used_s))
+
+    def take(self) -> Mapping[str, float]:
+        """Returns the uses that are to be written, and forgets them."""
+        with self._lock:
+            taken, self._used_s = self._used_s, {}
+        return taken
+
+    def put_back(self, taken: Mapping[str, float]) -> None:
+        """Keeps what could not be written, but for what was noted since."""
+        with self._lock:
+            self._used_s = {**taken, **self._used_s}
+
+
+def write_uses(connection: sa.Connection, used_s: Mapping[str, float]) -> None:
+    """Writes when tokens were last used; those that were removed since are passed over.
 
     Args:
         connection: From `Store.write`.
+        used_s: By what they are called.
     """
-    connection.execute(sa.update(tokens).where(tokens.c.id == token.id).values(used_s=now_s))
-
-
-def stale_use(token: TokenRecord, now_s: float) -> bool:
-    """Returns whether it is worth writing that a person's token was used now."""
-    return token.attempt is None and (token.used_s is None or not 0 <= now_s - token.used_s < _USED_S)
+    wanted = sa.update(tokens).where(tokens.c.id == sa.bindparam("which")).values(used_s=sa.bindparam("at_s"))
+    connection.execute(wanted, [{"which": token, "at_s": at_s} for token, at_s in used_s.items()])
 
 
 def people_tokens(connection: sa.Connection) -> tuple[TokenRecord, ...]:

@@ -79,6 +79,19 @@ _RUNS, _ENGINE = "runtime", "engine"  # Names of sources.
 _ASKED = (0, EXIT_PREEMPTED, -15)  # Ends of ranks that were well, or asked for.
 _DEVICE = re.compile(r"device ([0-9]{1,4})\b")
 _UNWRITTEN_MAX = 1_000  # Of no interest, that another leader may look at once more.
+_BEFORE = node_states.alias()
+_WAS_OTHER = sa.exists().where(
+    _BEFORE.c.until_s == node_states.c.since_s,
+    _BEFORE.c.cluster == node_states.c.cluster,
+    _BEFORE.c.node == node_states.c.node,
+)
+# With each whether the node was in another before: a question for each of a new fleet's nodes would hold up who writes.
+_NEW_STATES = (
+    sa.select(node_states, _WAS_OTHER.label("was_other"))
+    .where(node_states.c.ordinal > sa.bindparam("seen"))
+    .order_by(node_states.c.ordinal)
+    .limit(TAKEN_MAX)
+)
 
 
 @final
@@ -117,8 +130,7 @@ class OwnKnowledge:
     def _of_states(self, connection: sa.Connection) -> Iterator[HealthEvent]:
         newest = connection.execute(sa.select(sa.func.max(node_states.c.ordinal))).scalar() or 0
         seen = self._begin(connection, _STATES, newest)
-        query = sa.select(node_states).where(node_states.c.ordinal > seen).order_by(node_states.c.ordinal)
-        rows = connection.execute(query.limit(TAKEN_MAX)).all()
+        rows = connection.execute(_NEW_STATES, {"seen": seen}).all()
         for row in rows:
             if (made := _of_state(connection, row)) is not None:
                 yield made
@@ -237,7 +249,7 @@ def _of_state(connection: sa.Connection, row: Any) -> HealthEvent | None:
     condition = NodeCondition(row.condition)
     if condition is NodeCondition.COMING or (condition is NodeCondition.CORDONED and _is_ours(connection, row)):
         return None
-    if condition is NodeCondition.READY and not _was_other(connection, row):
+    if condition is NodeCondition.READY and not row.was_other:
         return None
     healthy, down = condition is NodeCondition.READY, condition is NodeCondition.DOWN
     return HealthEvent(
@@ -256,9 +268,3 @@ def _of_state(connection: sa.Connection, row: Any) -> HealthEvent | None:
 def _is_ours(connection: sa.Connection, row: Any) -> bool:
     own = (closures.c.cluster == row.cluster, closures.c.node == row.node, closures.c.owner == row.owner)
     return connection.execute(sa.select(closures.c.number).where(*own).limit(1)).first() is not None
-
-
-def _was_other(connection: sa.Connection, row: Any) -> bool:
-    before = (node_states.c.until_s == row.since_s, node_states.c.cluster == row.cluster)
-    query = sa.select(node_states.c.ordinal).where(*before, node_states.c.node == row.node).limit(1)
-    return connection.execute(query).first() is not None

@@ -36,6 +36,18 @@ from mainspring.domain.wire.events.jobs import (
 
 STEP_S = 1e-3  # Between two places in a line; a hundred times what a float tells apart in our days.
 _NOTHING = Overrides()
+# Made once: whoever ranks a job holds up all others who write.
+_OTHERS = (
+    jobs.c.team == sa.bindparam("team"),
+    jobs.c.state == JobState.QUEUED.value,
+    jobs.c.id != sa.bindparam("own"),
+    sa.func.coalesce(jobs.c.array_id, "") != sa.bindparam("array"),
+)
+_PLAIN = sa.select(sa.func.min(jobs.c.submitted_s), sa.func.max(jobs.c.submitted_s)).where(
+    *_OTHERS, jobs.c.overrides.is_(None)
+)
+_SAID = JOB_ROWS.select.where(*_OTHERS, jobs.c.overrides.is_not(None))
+_SAY = sa.update(jobs).where(jobs.c.id == sa.bindparam("of")).values(overrides=sa.bindparam("said"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,8 +285,7 @@ class Steering:
         rows = [
             {"of": each.job.id, "said": None if each.after == _NOTHING else text_of(each.after)} for each in changes
         ]
-        said = sa.update(jobs).where(jobs.c.id == sa.bindparam("of")).values(overrides=sa.bindparam("said"))
-        connection.execute(said, rows)
+        connection.execute(_SAY, rows)
         StateWriter(connection, now_s).tell_each([each.job.id for each in changes], [each.told for each in changes])
         many = f" and {len(changes) - 1} more of its array" if len(changes) > 1 else ""
         target = first.id + many + (f": {words}" if words else "")
@@ -321,17 +332,9 @@ def _in_line(connection: sa.Connection, job: JobRecord, *, array: bool) -> _Line
     Args:
         job: Who is left out, with its array if all of it is meant.
     """
-    own = jobs.c.array_id == job.array if array else jobs.c.id == job.id
-    others = (
-        jobs.c.team == job.team,
-        jobs.c.state == JobState.QUEUED.value,
-        sa.not_(sa.func.coalesce(own, sa.false())),
-    )
-    plain = (*others, jobs.c.overrides.is_(None))
-    bounds = sa.select(sa.func.min(jobs.c.submitted_s), sa.func.max(jobs.c.submitted_s)).where(*plain)
-    times = [at_s for at_s in connection.execute(bounds).one() if at_s is not None]
-    said = JOB_ROWS.select.where(*others, jobs.c.overrides.is_not(None))
-    times += [in_line_since_s(one) for one in JOB_ROWS.read(connection, said)]
+    others = {"team": job.team, "own": job.id, "array": job.array if array else "-"}  # No array is called so.
+    times = [at_s for at_s in connection.execute(_PLAIN, others).one() if at_s is not None]
+    times += [in_line_since_s(one) for one in JOB_ROWS.read(connection, _SAID, **others)]
     return _Line(first_s=min(times, default=None), last_s=max(times, default=None))
 
 

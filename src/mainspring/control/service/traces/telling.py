@@ -49,6 +49,9 @@ JOBS_MAX = 100  # Whose events are read at once.
 SENT_MAX = 256  # Spans in one request: a megabyte where texts are long, of the four that collectors take.
 _UNWRITTEN_MAX = 1_000  # Events of no interest that another leader may look at once more.
 _CURSOR = "traces"  # See `looked_at`.
+_SUBMITTED = sa.select(events).where(
+    events.c.job_id.in_(sa.bindparam("some", expanding=True)), events.c.kind == JobSubmittedEvent.kind
+)
 Sender = Callable[[Sequence[JobSpan]], None]
 
 
@@ -206,8 +209,7 @@ def _parents(connection: sa.Connection, of: Iterable[JobId]) -> dict[JobId, Span
     """Returns what jobs were submitted under, of those that the store has."""
     found: dict[JobId, SpanPlace | None] = {}
     for some in chunks(of):
-        query = sa.select(events).where(events.c.job_id.in_(some), events.c.kind == JobSubmittedEvent.kind)
-        for event in map(event_of, connection.execute(query)):
+        for event in map(event_of, connection.execute(_SUBMITTED, {"some": some})):
             if event.job is not None:
                 found[event.job] = place_from(str(event.detail.get("traceparent", "")))
     return found
