@@ -27,14 +27,14 @@ STEPS = 20
 POLICY = "import numpy as np\n\n\ndef act(observation):\n    return np.zeros((4, 2), dtype=np.float32)\n"
 # Waits for so many replicas of a version; then asks as an openpi client does: a greeting, an observation, a chunk.
 READY = """
-import sys, time
+import sys, threading
 from mainspring import Lab
 name, version, wanted = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 for _ in range(600):
     seen = Lab().service(name)
     if sum(one.ready and one.version == version for one in seen.members) >= wanted:
         sys.exit(0)
-    time.sleep(0.5)
+    threading.Event().wait(0.5)
 sys.exit(f"waited for {wanted} replicas of version {version}: {seen}")
 """
 ASK = """
@@ -63,8 +63,8 @@ def commands() -> list[str]:
     """Every command of the page that has no word for something else, in order, its end and the SDK's lines last."""
     found = [line for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
     found += re.findall(r"`(ms serve pick:act -- --rate 20|ms service (?:scale|update|stop) pick[^`]*)`", PAGE)
-    order = ("ms serve train", "ms service ls", "ms service show", "ms token", "ms service scale", "ms service update")
-    order += ("ms serve pick:act", "ms service stop")
+    order = [f"ms {word}" for word in ("serve train", "service ls", "service show", "token", "service scale")]
+    order += [f"ms {word}" for word in ("service update", "serve pick:act", "service stop")]
     assert {word for word in order if any(line.startswith(word) for line in found)} == {*order}
     return sorted(found, key=lambda line: next(number for number, word in enumerate(order) if line.startswith(word)))
 

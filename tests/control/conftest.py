@@ -229,7 +229,19 @@ class World:
 
 
 # Whose tests run on PostgreSQL in `make test` too, as they ask the most of SQL; those of the others do in `make soak`.
-ON_BOTH = {"databases", "migrations", "store", "loop", "queues", "people", "views", "batches", "rows", "long_history"}
+ON_BOTH = {
+    "databases",
+    "migrations",
+    "store",
+    "loop",
+    "queues",
+    "people",
+    "views",
+    "batches",
+    "rows",
+    "long_history",
+    "token_uses",
+}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -140,7 +140,7 @@ def test_disk_that_is_full_cuts_no_robot_off_from_what_it_is_told(fleet: FleetWo
     robot.disk.free = left
     robot.agent.step()
     robot.boot()
-    assert robot.agent.journal.told == ()
+    assert not robot.agent.journal.told
 
 
 def test_cancel_that_comes_too_late_is_answered_with_the_commit(fleet: FleetWorld) -> None:

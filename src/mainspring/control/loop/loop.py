@@ -199,13 +199,7 @@ class Loop:
         if not check.leads:
             self._plans.follow(following=leadership.shared)
             if leadership.shared:
-                with leadership.read() as connection:
-                    self._fleet.follow(connection)
-                    self._mirror.refresh(connection, now_s)  # Who takes the lead need not read all that waits.
-                    if self._plans.wanted:
-                        self._mirror.count_plans(connection)
-                self._followed = True
-                self._show(now_s)
+                self._follow(now_s)
             yield Step.FOLLOWING
             return
         yield Step.LEADING
@@ -256,6 +250,16 @@ class Loop:
                 self._writers.orders.record(connection, told, now_s)
                 self._writers.cordons.record(connection, told)
         yield Step.RECORDED
+
+    def _follow(self, now_s: float) -> None:
+        """Learns what the one who leads has written."""
+        with self._leadership.read() as connection:
+            self._fleet.follow(connection)
+            self._mirror.refresh(connection, now_s)  # Who takes the lead need not read all that waits.
+            if self._plans.wanted:
+                self._mirror.count_plans(connection)
+        self._followed = True
+        self._show(now_s)
 
     def _take_over(self) -> None:
         """Goes on from what was seen while another led, where it was."""

@@ -106,9 +106,10 @@ def _history(
     if known is not None and known.count == count:
         return known
     told = [] if known is None else events_of(connection, row.number, since=known.last)
+    newest: tuple[RolloutEvent, ...] = ()
     if known is None or known.count + len(told) != count:  # One that drew its number earlier was kept later.
         plan = read_text(RolloutPlan, row.plan)
-        told, fold, newest = events_of(connection, row.number), RolloutFold(plan), ()
+        told, fold = events_of(connection, row.number), RolloutFold(plan)
     else:
         plan, fold, newest = known.plan, known.fold.copy(), known.newest
     events = [event for _, event in told]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence, Set
 from contextlib import AbstractContextManager
 from functools import reduce
-from typing import final
+from typing import Any, final
 
 import sqlalchemy as sa
 
@@ -395,7 +395,7 @@ def _runs(connection: sa.Connection, robot: RobotRecord) -> str:
     return "" if done is None else done.release
 
 
-def _contacts(connection: sa.Connection) -> Sequence[sa.Row[tuple[str, float | None, str]]]:
+def _contacts(connection: sa.Connection) -> Sequence[sa.Row[Any, Any, Any]]:
     """Returns when each robot last called, and whether it may."""
     return connection.execute(sa.select(robots.c.name, robots.c.contact_s, robots.c.state)).all()
 
@@ -405,7 +405,7 @@ def _seen(
     number: int,
     plan: RolloutPlan,
     now_s: float,
-    contacts: Sequence[sa.Row[tuple[str, float | None, str]]],
+    contacts: Sequence[sa.Row[Any, Any, Any]],
 ) -> RolloutSeen:
     names = {robot for ring in plan.rings for robot in ring.robots}
     away = frozenset(
