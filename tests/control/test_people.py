@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from threading import Event, Thread
 from typing import TYPE_CHECKING
 
 import pytest
-from sqlalchemy.exc import DBAPIError
 from tests.control.releasing import new_release
 from tests.control.told_of_nodes import fault
 
@@ -16,7 +14,6 @@ from mainspring.control.api_metrics import Metrics
 from mainspring.control.service.people import REFUSED_S, People
 from mainspring.control.store.secrets import SecretKeys
 from mainspring.control.store.settings import Settings
-from mainspring.control.store.tokens import people_tokens
 from mainspring.domain.answers import (
     ClosureKind,
     NewClosure,
@@ -36,7 +33,7 @@ from mainspring.domain.answers import (
     SignedText,
     Submit,
 )
-from mainspring.domain.errors import Busy, Conflict, InvalidInput, NotAllowed, NotFound
+from mainspring.domain.errors import Conflict, InvalidInput, NotAllowed, NotFound
 from mainspring.domain.ids import RoleName, SecretName, TeamName
 from mainspring.domain.job import LAB, JobKind
 from mainspring.domain.team import LAB_WIDE, RIGHTS, Right, Team, TeamRole, Whose
@@ -332,54 +329,6 @@ def test_tokens_are_listed_without_their_secrets_and_with_their_last_use(world: 
         kept = str(connection.exec_driver_sql("SELECT * FROM tokens").all())
     assert made.secret not in kept
     assert made.secret.removeprefix("ms_") not in kept
-
-
-def test_a_caller_is_let_in_while_somebody_else_writes_and_the_use_is_written_after_it(world: World) -> None:
-    people, store = world.control.people, world.control.store
-    made = people.new_token(NewToken(holder="ada"))
-    let_in = Event()
-
-    def enter() -> None:
-        people.caller(made.secret)
-        let_in.set()
-
-    with store.write():
-        Thread(target=enter, daemon=True).start()
-        assert let_in.wait(60.0), "a look waits for whoever writes"
-    assert _used_s(world, made.token.id) is None
-    people.write_uses()
-    assert _used_s(world, made.token.id) == world.clock.now_s()
-
-
-def test_uses_that_the_store_does_not_take_are_written_the_next_time(world: World) -> None:
-    people = world.control.people
-    made = people.new_token(NewToken(holder="ada"))
-    people.caller(made.secret)
-    used_s = world.clock.now_s()
-    with world.control.store.write() as connection:
-        connection.exec_driver_sql("ALTER TABLE tokens RENAME TO gone")
-    with pytest.raises((DBAPIError, Busy)):  # As either database has it.
-        people.write_uses()
-    with world.control.store.write() as connection:
-        connection.exec_driver_sql("ALTER TABLE gone RENAME TO tokens")
-    assert people.tokens()[0].used_s == used_s
-    people.write_uses()
-    assert _used_s(world, made.token.id) == used_s
-
-
-def test_a_token_that_was_removed_since_its_use_stays_removed(world: World) -> None:
-    people = world.control.people
-    made = people.new_token(NewToken(holder="ada"))
-    people.caller(made.secret)
-    people.remove_token(made.token.id)
-    people.write_uses()
-    assert people.tokens() == ()
-
-
-def _used_s(world: World, token: str) -> float | None:
-    """Returns what the store says, whatever a server knows beside it."""
-    with world.control.store.read() as connection:
-        return next(one.used_s for one in people_tokens(connection) if one.id == token)
 
 
 def test_tokens_of_agents_are_nobodys_to_list(world: World) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from threading import Event, Semaphore
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,7 +11,7 @@ from hypothesis import strategies as st
 from tests.control.conftest import GPU
 
 from mainspring.control.state.dependencies import verdict
-from mainspring.control.state.latest_plan import LatestPlan, once
+from mainspring.control.state.latest_plan import LatestPlan
 from mainspring.control.store.settings import Settings
 from mainspring.domain.answers import AddNodes, Submit, WhatIf
 from mainspring.domain.errors import Conflict, InvalidInput, NotFound
@@ -37,7 +35,6 @@ if TYPE_CHECKING:
     from tests.control.conftest import World
 
 VISION = TeamName("vision")
-WAIT_S = 120.0
 SWIFT = Policy(runtime_min_s=2.0, cooldown_s=5.0, restart_s=1.0, checkpoint_s=1.0)
 
 
@@ -459,31 +456,6 @@ def test_plan_shows_who_waits_by_class_and_what_if_changes_nothing(world: World)
     assert _picture(world) is before
     world.tick()
     assert world.job(job).state is JobState.QUEUED
-
-
-def test_what_is_asked_of_a_picture_is_looked_up_once_for_all_who_ask_and_anew_of_the_next(world: World) -> None:
-    world.tick()
-    picture, looked, came, go_on = _picture(world), list[LatestPlan](), Semaphore(0), Event()
-
-    @once
-    def slow(of: LatestPlan) -> int:
-        looked.append(of)
-        assert go_on.wait(WAIT_S)
-        return len(looked)
-
-    def ask() -> int:
-        came.release()
-        return slow(picture)
-
-    with ThreadPoolExecutor(4) as threads:
-        asked = [threads.submit(ask) for _ in range(4)]
-        for _ in asked:
-            assert came.acquire(timeout=WAIT_S)
-        go_on.set()
-        assert [one.result(WAIT_S) for one in asked] == [1] * 4
-    newer = replace(picture)
-    assert (slow(picture), slow(newer), slow(newer)) == (1, 2, 2)
-    assert looked == [picture, newer]
 
 
 def test_what_if_of_what_is_not_known_is_refused_by_name(world: World) -> None:
