@@ -1,4 +1,4 @@
-"""What many ask of one picture is looked up once."""
+"""What is asked of the last plan is looked up once for all who ask."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ WAIT_S = 120.0
 
 def test_what_is_asked_of_a_picture_is_looked_up_once_for_all_who_ask_and_anew_of_the_next(world: World) -> None:
     world.tick()
-    picture, looked, came, go_on = world.control.pictures.newest, list[LatestPlan](), Semaphore(0), Event()
+    picture = world.control.pictures.newest
     assert picture is not None
+    looked, came, go_on = list[LatestPlan](), Semaphore(0), Event()
 
     @once
     def slow(of: LatestPlan) -> int:

@@ -1,4 +1,4 @@
-"""When tokens were used is written beside calls, which wait for no write; nothing of it is lost."""
+"""When tokens were last used: no call waits until it is written, and it is written."""
 
 from __future__ import annotations
 
