@@ -10,6 +10,11 @@ its robot two minutes after it was committed.
 `bricked`: robots no slot of which can run. `wrong`: robots that run another release than their rollout left them, those
 that are away apart. `rollback_s`: from the third robot's report that it is not healthy to the last robot's return.
 `visit_ms`: CPU time of one call of a robot, both ends. `--quick` is 40 robots.
+
+Besides, 20 real agents, processes with folders of their own and a server on a socket, install a release and are killed
+(`kill -9`) before and after states of their journal are written, each three or four times, every state among them; of
+`--quick` it is one a state, each killed once. `real_bricked`: those that had no slot which runs, after any kill.
+`real_wrong`: those that do not run the new release in the end, with the old one in the other slot.
 """
 
 from __future__ import annotations
@@ -24,6 +29,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import sqlalchemy as sa
+from tests.robots.agents_world import Served, again_and_again, each_state, lives
 from tests.robots.edge_world import PowerLoss
 from tests.robots.fleet_world import EdgeRobot, FleetWorld, Wire
 
@@ -43,6 +49,7 @@ from mainspring.robots.edge.ports import EdgeAnswer
 from mainspring.testing import SeededDice
 
 ROBOTS, QUICK_ROBOTS = 1_000, 40
+REAL_ROBOTS = 20
 POLL_S, STEP_S, LOOK_S, BOOT_S = 60.0, 2.0, 5.0, 30.0
 HOURS_MAX = 12.0  # Of virtual time, of one rollout.
 POWER_LOSS, BAD_LINE, AWAY = 0.05, 0.02, 0.01
@@ -243,6 +250,25 @@ def measure(folder: Path, count: int, seed: int) -> dict[str, float]:
     }
 
 
+def measure_real(folder: Path, *, quick: bool) -> dict[str, float]:
+    """Kills real agents, and returns the figures."""
+    begun_s = time.perf_counter()
+    served = Served(folder / "server")
+    try:
+        lived = lives(served, folder, each_state() if quick else again_and_again(REAL_ROBOTS))
+    finally:
+        served.close()
+    for trouble in (*lived.bricked, *lived.wrong):
+        print(trouble, file=sys.stderr)
+    return {
+        "real": lived.agents,
+        "real_kills": lived.kills,
+        "real_bricked": len(lived.bricked),
+        "real_wrong": len(lived.wrong),
+        "real_s": round(time.perf_counter() - begun_s, 1),
+    }
+
+
 def _lucky(fleet: Fleet) -> set[str]:
     """Robots of the rings that the bad release does not harm: a plan is the same for the same release."""
     with fleet.control.store.read() as connection:
@@ -256,7 +282,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     words = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="robots-rollout-") as folder:
-        figures = measure(Path(folder), QUICK_ROBOTS if words.quick else ROBOTS, words.seed)
+        figures = measure(Path(folder) / "simulated", QUICK_ROBOTS if words.quick else ROBOTS, words.seed)
+        figures |= measure_real(Path(folder) / "real", quick=words.quick)
     print(json.dumps(figures))
 
 

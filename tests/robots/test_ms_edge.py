@@ -13,17 +13,16 @@ from collections.abc import Iterator
 from contextlib import suppress
 from importlib.metadata import distribution
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 
-from mainspring.control import create_app, listen
 from mainspring.domain.answers import ActionState, NewInstallation, NewRobot
 from mainspring.domain.release import RELEASE
-from tests.robots.fleet_world import HAND, FleetWorld
+from tests.robots.agents_world import Served
+from tests.robots.fleet_world import HAND
 
 SRC = Path(__file__).parents[2] / "src"
 BROUGHT = (
@@ -36,32 +35,11 @@ BROUGHT = (
 )  # All that `mainspring-edge` needs.
 
 
-class Served(FleetWorld):
-    """The same server on a socket."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder, now_s=time.time())
-        self.socket = listen("127.0.0.1", 0)
-        self.url = f"http://127.0.0.1:{self.socket.getsockname()[1]}"
-        config = uvicorn.Config(create_app(self.control), log_level="error", ws="none", lifespan="off")
-        self.server = uvicorn.Server(config)
-        self.thread = Thread(target=self.server.run, kwargs={"sockets": [self.socket]}, daemon=True)
-        self.thread.start()
-
-    def wait(self, robot: str, wanted: ActionState, seconds: float = 60.0) -> None:
-        until = time.monotonic() + seconds
-        while self.control.robots.actions(robot, limit=1)[0].state is not wanted:
-            assert time.monotonic() < until, self.control.robots.actions(robot, limit=1)
-            Event().wait(0.1)
-
-
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Served]:
     made = Served(tmp_path / "server")
     yield made
-    made.server.should_exit = True
-    made.thread.join(120)
-    made.socket.close()
+    made.close()
 
 
 @pytest.fixture(scope="module")

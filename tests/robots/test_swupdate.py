@@ -17,7 +17,7 @@ import pytest
 
 from mainspring.domain.answers import ActionState, NewInstallation, NewRobot, RobotActionView
 from mainspring.domain.answers.policies.releases import Embodiment, ReleaseFile, ReleaseLineage
-from tests.robots.test_ms_edge import Served
+from tests.robots.agents_world import Served
 
 pytestmark = [
     pytest.mark.slow,

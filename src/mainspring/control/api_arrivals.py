@@ -5,7 +5,8 @@ And pictures of those that have become episodes.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing, suppress
 from functools import partial
 from typing import Any, Protocol, cast
 
@@ -14,6 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from mainspring.control.api_releases import answered
+from mainspring.control.connections import CONNECTION_KEY, BoundedConnection
 from mainspring.control.control import Control
 from mainspring.control.store.tokens import Caller
 from mainspring.domain.answers import ArrivalView, DatasetOwner, RecordingClaim, Standing
@@ -81,25 +83,48 @@ class Arrivals(Protocol):
 
 
 async def received(
-    arrivals: Arrivals, parts: AsyncIterator[bytes], *, dataset: str, name: str, blob: Blob, offset: int
+    arrivals: Arrivals, pieces: AsyncIterator[Data], *, dataset: str, name: str, blob: Blob, offset: int
 ) -> ArrivalView:
     """Returns where a recording stands after a request's body was added to it; of a broken one, what came of it.
 
     Args:
+        pieces: Of the body; see `body_pieces`.
         dataset: The dataset it is sent to.
         offset: Where in it the body begins.
     """
+    view: ArrivalView | None = None
+    async for piece in pieces:
+        view = await to_thread.run_sync(arrivals.append, dataset, name, blob, offset, piece)
+        offset += memoryview(piece).nbytes
+    if view is None:
+        view = await to_thread.run_sync(arrivals.append, dataset, name, blob, offset, b"")
+    return view
+
+
+async def body_pieces(request: Request) -> AsyncGenerator[Data, None]:
+    """Yields a request's body in pieces of `PIECE_BYTES`, the last shorter; each is good until the next is asked for.
+
+    It ends where the caller hangs up: nobody reads the answer, and what came is kept for the next request.
+    """
+    connection = request.scope.get(CONNECTION_KEY)
+    reader = connection.take_body(request.scope) if isinstance(connection, BoundedConnection) else None
+    if reader is not None:
+        buffer = memoryview(bytearray(PIECE_BYTES))
+        try:
+            while count := await reader.fill(buffer):
+                yield buffer[:count]
+        finally:
+            reader.close()
+        return
     held = bytearray()
-    try:
-        async for part in parts:
+    with suppress(ClientDisconnect):
+        async for part in request.stream():
             held += part
             if len(held) >= PIECE_BYTES:
-                await to_thread.run_sync(arrivals.append, dataset, name, blob, offset, held)
-                offset += len(held)
+                yield held
                 held = bytearray()  # Not emptied: whoever took it may look at it yet.
-    except ClientDisconnect:  # Nobody reads the answer; what came is kept for the next request.
-        pass
-    return await to_thread.run_sync(arrivals.append, dataset, name, blob, offset, held)
+    if held:
+        yield held
 
 
 def claimed(request: Request) -> Sequence[RecordingClaim]:
@@ -126,7 +151,8 @@ async def _receive(
         arrivals.claim(dataset, name, blob, claim, partial(control.people.admit, caller))
 
     await to_thread.run_sync(begin)
-    view = await received(arrivals, request.stream(), dataset=dataset, name=name, blob=blob, offset=offset)
+    async with aclosing(body_pieces(request)) as pieces:
+        view = await received(arrivals, pieces, dataset=dataset, name=name, blob=blob, offset=offset)
     if view.standing is not Standing.ARRIVING:
         await to_thread.run_sync(control.people.did, caller, "send a recording", f"{name} to {dataset}")
     return answered(view)

@@ -12,8 +12,9 @@ import ssl
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, final
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from mainspring.domain.answers import PROBLEM_TYPE, problem_of
@@ -25,6 +26,8 @@ BACKLOG = 2_048  # A thousand agents register within one second of a start.
 HEAD_BYTES_MAX = 64 << 10  # As much as h11 and nginx take, near enough; the parser itself knows no bound.
 FILES_PART = 2  # One open file in so many is a connection; of the rest, half may be accepted in one moment.
 FILES_USUAL = 1_024  # Of a process, where nobody says otherwise.
+BODY_BYTES_TAKEN = 256 << 10  # To come yet; less is not worth the change of who reads.
+CONNECTION_KEY = "mainspring_connection"  # Of a scope: what serves it, for who takes a large body. See `take_body`.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +132,7 @@ class BoundedConnection(HttpToolsProtocol):
         self._body: asyncio.TimerHandle | None = None
         self._body_bytes = 0
         self._answer: asyncio.TimerHandle | None = None
+        self._priming = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begins to wait for a request; where too many wait, or are, the one that waited longest gives way."""
@@ -142,16 +146,22 @@ class BoundedConnection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Takes bytes; the time for a head does not begin anew with each of them, that for a body does with many."""
+        before = self._reading
         super().data_received(data)
         serving = bool(self.cycle) and not self.cycle.response_complete
         if self._reading is _Reading.BODY or (self._reading is _Reading.NOTHING and serving):
             self._head, self._head_bytes = _instead_of(self._head), 0
         else:  # Of a head, or of nothing: bytes between requests keep no connection open.
-            self._head_bytes += len(data)
+            if before is not _Reading.BODY:  # Else most of them are the end of a body that was answered before.
+                self._head_bytes += len(data)
             self._head = self._head or self.loop.call_later(self.head_s_max, self._hang_up)
         if self._head_bytes > HEAD_BYTES_MAX:
             self._hang_up()
-        self._body_bytes += len(data)
+        self.body_came(len(data))
+
+    def body_came(self, size_bytes: int) -> None:
+        """Begins anew to wait for a body, once enough of it came."""
+        self._body_bytes += size_bytes
         if self._reading is not _Reading.BODY:
             self._body = _instead_of(self._body)
         elif self._body is None or (self._body_bytes >= self.body_bytes_least and not self.cycle.response_complete):
@@ -160,18 +170,60 @@ class BoundedConnection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """Waits for the rest of a head."""
+        if self._priming:
+            return
         self._reading = _Reading.HEAD
         super().on_message_begin()
+        cast("dict[str, object]", self.scope)[CONNECTION_KEY] = self
 
     def on_headers_complete(self) -> None:
         """Waits for a body."""
+        if self._priming:
+            return
         self._reading = _Reading.BODY
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
         """Waits for nothing more."""
+        if self._priming:
+            return
         self._reading = _Reading.NOTHING
         super().on_message_complete()
+
+    def take_body(self, scope: Any) -> BodyReader | None:
+        """Returns what reads the body of a request from now on, of which nothing was asked for yet.
+
+        None where there is nothing to gain: its length is not known, or most of it is here.
+
+        Args:
+            scope: The request's.
+        """
+        cycle, length = self.cycle, dict(scope["headers"]).get(b"content-length", b"")
+        fits = cycle.scope is scope and cycle.more_body and not (cycle.disconnected or cycle.waiting_for_100_continue)
+        if not fits or not length.isdigit() or int(length) - len(cycle.body) < BODY_BYTES_TAKEN:
+            return None
+        here, cycle.body = bytes(cycle.body), bytearray()
+        self.flow.pause_reading()
+        return BodyReader(self, here, int(length) - len(here))
+
+    def give_body_back(self, left: int) -> None:
+        """Goes on where a reader of a body stopped.
+
+        Args:
+            left: How much of the body has not come.
+        """
+        self.transport.set_protocol(self)
+        if self.transport.is_closing():
+            return
+        # A new parser is brought to where the old one would be; what it tells meanwhile was told before.
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # As uvicorn does.
+        headers, self.headers, self._priming = self.headers, [], True
+        self.parser.feed_data(b"PUT / HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % left)
+        self.headers, self._priming = headers, False
+        if not left:
+            self.on_message_complete()
+            self._body = _instead_of(self._body)
 
     def pause_writing(self) -> None:
         """Waits for the caller to take some of its answer."""
@@ -209,6 +261,78 @@ class BoundedConnection(HttpToolsProtocol):
 
     def _hang_up(self) -> None:
         self.transport.abort()  # What is still to be written nobody may ever take.
+
+
+@final
+class BodyReader(asyncio.BufferedProtocol):
+    """Reads a large body into the buffers of who wants it, in place of a connection, which copies each byte five times.
+
+    Nothing past the body is read, so that the connection goes on with whatever comes after it.
+
+    Args:
+        connection: Which stands back until `close`.
+        here: What came already.
+        left: How many bytes are to come.
+    """
+
+    def __init__(self, connection: BoundedConnection, here: bytes, left: int) -> None:
+        self._connection = connection
+        self._here = here
+        self._left = left
+        self._room = memoryview(b"")
+        self._filled: asyncio.Future[None] | None = None
+        self._lost = False
+        connection.transport.set_protocol(self)
+
+    async def fill(self, buffer: memoryview) -> int:
+        """Fills a buffer, and returns how many bytes are in it: fewer at the end, and where the caller hung up."""
+        begun = min(len(self._here), len(buffer))
+        buffer[:begun], self._here = self._here[:begun], self._here[begun:]
+        self._room = buffer[begun : begun + self._left]
+        wanted = len(self._room)
+        if self._room and not self._lost:
+            self._filled = asyncio.get_running_loop().create_future()
+            self._connection.flow.resume_reading()
+            await self._filled
+        return begun + wanted - len(self._room)
+
+    def close(self) -> None:
+        """Leaves the rest to the connection. Called once."""
+        self._end()
+        if not self._lost:
+            self._connection.give_body_back(self._left)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Returns where the next bytes go."""
+        return self._room
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Takes note of bytes."""
+        self._room = self._room[nbytes:]
+        self._left -= nbytes
+        self._connection.body_came(nbytes)
+        if not self._room:
+            self._end()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Takes note that nothing more comes."""
+        self._lost = True
+        self._end()
+        self._connection.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """See `BoundedConnection`."""
+        self._connection.pause_writing()
+
+    def resume_writing(self) -> None:
+        """See `BoundedConnection`."""
+        self._connection.resume_writing()
+
+    def _end(self) -> None:
+        if not self._lost:
+            self._connection.flow.pause_reading()
+        if self._filled is not None and not self._filled.done():
+            self._filled.set_result(None)
 
 
 def bounded_by(files: int) -> type[BoundedConnection]:

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from blake3 import blake3
 from tests.robots.logs.making import BASE, SECOND, rules_of
 
 from mainspring.domain.answers import ArrivalView, ClipCatalog, ClipEntry, ClipsAsked, Standing
+from mainspring.domain.codec import encode
 from mainspring.domain.errors import Conflict, DamagedData, InvalidInput, MainspringError, Unavailable
 from mainspring.domain.job import Tier
 from mainspring.robots.logs.calls import HttpClips
@@ -166,6 +169,30 @@ def test_clips_that_made_room_meanwhile_are_passed_over(tmp_path: Path) -> None:
         path.unlink()
     robot.run()
     assert robot.arrived() == []
+
+
+def test_a_server_that_hung_up_on_who_said_nothing_is_called_anew(tmp_path: Path) -> None:
+    told = encode(ArrivalView(standing=Standing.ARRIVING, offset=7))
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(told), told)
+    clip = Robot(tmp_path).clips.all()[0].entry
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = HttpClips(f"http://127.0.0.1:{listener.getsockname()[1]}", "secret")
+
+        def serve() -> None:
+            for _ in range(2):  # Each connection is good for one call, of which the first does not say so.
+                line, _ = listener.accept()
+                with line:
+                    assert line.recv(65_536)
+                    line.sendall(answer)
+            line, _ = listener.accept()
+            line.close()  # Who is not even heard once is told.
+
+        serving = Thread(target=serve, daemon=True)
+        serving.start()
+        assert [server.look("pick", clip).offset for _ in range(2)] == [7, 7]
+        with pytest.raises(Unavailable):
+            server.look("pick", clip)
+        serving.join(60)
 
 
 def test_addresses_that_are_none_are_refused() -> None:

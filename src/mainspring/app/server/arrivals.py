@@ -72,9 +72,9 @@ class Inboxes:
         admit: Callable[[Sequence[RecordingClaim], int], None],
     ) -> None:
         """See `control.api_arrivals.Arrivals`."""
-        if self.view(dataset, name, blob).standing is not Standing.ARRIVING:
+        path = _claim_path(self.folder / checked_name(dataset, "dataset"), _arrival(name, blob).file_name)
+        if path.exists() or self.view(dataset, name, blob).standing is not Standing.ARRIVING:
             return
-        path = _claim_path(self.folder / dataset, _arrival(name, blob).file_name)
         with self._claiming:
             if path.exists():
                 return
@@ -105,10 +105,11 @@ class Inboxes:
 
     def append(self, dataset: str, name: str, blob: Blob, offset: int, body: Data) -> ArrivalView:
         """See `control.api_arrivals.Arrivals`."""
-        before = self.view(dataset, name, blob)
-        if before.standing is not Standing.ARRIVING:
-            return before
-        opened, arrival = data.Inbox(self.folder / dataset), _arrival(name, blob)
+        opened, arrival = data.Inbox(self.folder / checked_name(dataset, "dataset")), _arrival(name, blob)
+        if not offset or opened.offset(arrival) != offset:  # What grows here has come to nothing yet.
+            before = self.view(dataset, name, blob)
+            if before.standing is not Standing.ARRIVING:
+                return before
         here = opened.append(arrival, offset, body)
         if not opened.path(arrival).exists():
             return ArrivalView(standing=Standing.ARRIVING, offset=here)

@@ -56,20 +56,25 @@ class HttpClips:
         return self._call(ArrivalView, "PUT", f"{_place(dataset, clip)}&offset={offset}", piece)
 
     def _call(self, kind: type[Answer], method: str, path: str, body: bytes | None = None) -> Answer:
-        headers = {"Authorization": f"Bearer {self._token}"}
+        kept = self._line.sock is not None
         try:
-            self._line.request(method, self._below + path, body, headers)
-            answer = self._line.getresponse()
-            data = answer.read(ANSWER_BYTES_MAX)
+            status, data = self._asked(method, path, body)
         except (OSError, http.client.HTTPException) as error:
             self._line.close()  # Made anew by the next call.
+            if kept and isinstance(error, ConnectionError):  # The server hangs up on who says nothing for seconds.
+                return self._call(kind, method, path, body)
             raise Unavailable("send clips", on=self._line.host, got=str(error) or type(error).__name__) from error
-        if answer.status >= 400:
-            raise _error(answer.status, data)
+        if status >= 400:
+            raise _error(status, data)
         try:
             return decode(kind, data)
         except InvalidMessage as error:
             raise Unavailable("send clips", on=self._line.host, got="an answer that is none") from error
+
+    def _asked(self, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
+        self._line.request(method, self._below + path, body, {"Authorization": f"Bearer {self._token}"})
+        answer = self._line.getresponse()
+        return answer.status, answer.read(ANSWER_BYTES_MAX)
 
 
 def _place(dataset: str, clip: ClipEntry) -> str:

@@ -97,8 +97,11 @@ class Clips:
             key = f"clips/{dataset}/{clip.robot}/{clip.begun_ns:020d}-{clip.id}.json"
             objects.put_if_absent(key, encode(ClipKept(clip=clip, sender=str(caller)[:TEXT_LENGTH_MAX])))
 
-        with ThreadPoolExecutor(REQUESTS_AT_ONCE, "clips") as pool:
-            list(pool.map(keep, told.clips))
+        if len(told.clips) == 1:  # As most often: a thread takes longer to begin than this does.
+            keep(told.clips[0])
+        else:
+            with ThreadPoolExecutor(REQUESTS_AT_ONCE, "clips") as pool:
+                list(pool.map(keep, told.clips))
         asked: set[str] = set()
         for robot in named:
             asked |= {seen.key.rpartition("/")[2] for seen in objects.list(f"clips_asked/{robot}")}
