@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from threading import Event
 
 import pytest
 
 from mainspring.robots.edge.machine import Phase
-from tests.robots.agents_world import Lived, Served, again_and_again, each_state, lives
+from tests.robots.agents_world import RUN, WAIT_S, Lived, Robot, Served, again_and_again, each_state, lives
 
 
 @pytest.fixture
