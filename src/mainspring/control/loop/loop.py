@@ -239,8 +239,7 @@ class Loop:
         yield Step.COMMITTED
         told: list[CommandResult] = []
         for act in acts:
-            answer = tell(self._engines[act.cluster], act)
-            if answer is not None:
+            if (answer := tell(self._engines[act.cluster], act)) is not None:
                 told.append(answer)
             yield Step.ACTED
         if told:
