@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -15,6 +16,7 @@ from mainspring.domain.codec import (
     MESSAGE_BYTES_MAX,
     decode,
     encode,
+    encode_each,
     frame,
     frame_length,
     from_plain,
@@ -181,6 +183,32 @@ def test_parts_that_only_look_like_the_one_before_are_refused(
     assert len(decode(SubmitBatch, text.encode()).submits) == 2
     with pytest.raises(InvalidMessage, match="replicas"):
         decode(SubmitBatch, f'{before}"replicas":{replicas},{after}'.encode())
+
+
+def test_roles_that_repeat_in_a_message_are_one_value(spec_of_two: tuple[JobSpec, JobSpec]) -> None:
+    first, second = spec_of_two
+    told = SubmitBatch(submits=tuple(Submit(spec=replace(first, name=name)) for name in ("a", "b")))
+    told = replace(told, submits=(*told.submits, Submit(spec=second), Submit(spec=first)))
+    read = decode(SubmitBatch, encode(told))
+    assert read == told
+    one, same, other, _ = (submit.spec.roles for submit in read.submits)
+    assert one is same is not other
+
+
+@given(st.lists(SPECS | st.builds(Submit, spec=SPECS, key=st.sampled_from(["", "é", "a"]), count=st.integers(1, 3))))
+def test_values_written_in_a_row_are_each_as_if_alone(values: list[JobSpec | Submit]) -> None:
+    twice = [one for value in values for one in (value, value)]
+    assert encode_each(twice) == [encode(one).decode() for one in twice]
+
+
+def test_values_written_in_a_row_that_only_look_alike_are_each_as_if_alone(
+    spec_of_two: tuple[JobSpec, JobSpec],
+) -> None:
+    first, second = spec_of_two
+    plain = StepReport(step=1)
+    looks_alike = [replace(plain, step=step) for step in (1, True, 1.0)]  # type: ignore[arg-type]
+    values = [first, *looks_alike, replace(first, name="c"), second, replace(second, tier=Tier.CRITICAL), plain]
+    assert encode_each(values) == [encode(one).decode() for one in values]
 
 
 @pytest.fixture

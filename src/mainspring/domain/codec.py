@@ -17,9 +17,12 @@ import types
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from enum import Enum
 from functools import cache
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar, Union, cast, dataclass_transform, get_args, get_origin, get_type_hints
 
+from mainspring.domain.encoding.writing import encode as encode
+from mainspring.domain.encoding.writing import encode_each as encode_each
+from mainspring.domain.encoding.writing import fields_of as fields_of
+from mainspring.domain.encoding.writing import to_plain as to_plain
 from mainspring.domain.errors import InvalidInput, InvalidMessage, InvalidSpec, MainspringError, nearest
 from mainspring.domain.release import HALF_LETTER, RELEASE, Unknown, is_newer, member_of_its_own
 
@@ -33,54 +36,12 @@ WHOLE_MAX = (1 << 63) - 1  # What a column of a store holds.
 
 Value = TypeVar("Value")
 _SCALARS = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
-_PLAIN = frozenset((str, int, float, bool, type(None)))
-_NAMED: dict[type, Callable[[Any], dict[str, Any]]] = {}  # What dataclasses that were written are, field by field.
 _NAMES: dict[type, str] = {}  # What each message is called where it travels.
 _SHARED: dict[type, tuple[str, ...]] = {}  # Fields marked as "shared": many messages carry the same long tuple.
 _NO_REFERENCES = 2  # marshal's version in which equal values have equal bytes. Source: CPython, Python/marshal.c.
 _LENGTH = struct.Struct(">I")
 FRAME_HEADER_BYTES = _LENGTH.size
 MESSAGE_VERSION = 1  # Of the whole vocabulary: peers of another version are refused by name.
-
-
-def to_plain(value: object) -> Any:
-    """Returns `value` as JSON's own types: dataclasses as objects, enums as their values, tuples as lists.
-
-    Args:
-        value: A dataclass, enum, tuple, mapping with string keys, or scalar.
-    """
-    if value.__class__ in _PLAIN:
-        return value
-    if value.__class__ in _NAMED or not isinstance(value, (tuple, list, str, int, float)):
-        found = _one_level(value)
-        if not isinstance(found, dict):
-            return found
-        return {name: item if item.__class__ in _PLAIN else to_plain(item) for name, item in found.items()}
-    if isinstance(value, (tuple, list)):
-        return [item if item.__class__ in _PLAIN else to_plain(item) for item in value]
-    return value.value if isinstance(value, Enum) else value
-
-
-def _one_level(value: Any) -> Any:
-    """Returns what JSON's own encoder does not know in a form that it does, and what is in it as it is."""
-    kind: type = value.__class__
-    if (fields_of := _NAMED.get(kind)) is not None:
-        return fields_of(value)
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, Mapping):
-        return dict(value)
-    assert dataclasses.is_dataclass(value), f"no wire form for {kind}"
-    names = tuple(field.name for field in dataclasses.fields(value))
-    getter = attrgetter(*names) if len(names) > 1 else lambda one: [getattr(one, name) for name in names]
-    _NAMED[kind] = lambda one: dict(zip(names, getter(one), strict=True))
-    return _one_level(value)
-
-
-# What is written are values that cannot hold themselves.
-_ENCODER = json.JSONEncoder(
-    separators=(",", ":"), ensure_ascii=False, allow_nan=False, check_circular=False, default=_one_level
-)
 
 
 def from_plain(
@@ -120,15 +81,6 @@ def alike(kind: type, *sources: Any) -> dict[str, Any]:
 def _alike(kind: type, source: type) -> tuple[str, ...]:
     theirs = {field.name for field in dataclasses.fields(source)}
     return tuple(field.name for field in dataclasses.fields(kind) if field.name in theirs)
-
-
-def encode(value: object) -> bytes:
-    """Returns `value` as UTF-8 JSON.
-
-    Args:
-        value: See `to_plain`.
-    """
-    return _ENCODER.encode(value).encode()
 
 
 def decode(kind: type[Value], data: bytes, *, newer: bool = False, shown: bool = False) -> Value:
@@ -365,6 +317,9 @@ class _Reader:
                 elif not entry and depth < DEPTH_MAX and entry.__class__ in part.blanks:
                     self.items += 1
                     values[name] = part.blanks[entry.__class__]
+                elif entry.__class__ is str and depth < DEPTH_MAX and entry in part.members:
+                    self.items += 1
+                    values[name] = part.members[entry]
                 else:
                     read = self._repeating if part.repeats and not self.strict else self._part
                     values[name] = read(part, entry, f"{where}.{name}" if where else name, depth + 1)
@@ -460,6 +415,7 @@ class _Part:
     Args:
         plain: The type itself where that is a scalar; a value of it is what was sent, unless it is not fine.
         blanks: What an empty value means, by its own type.
+        members: Of an enum, by their words.
         repeats: Whether it is marked as one that is mostly the same in all values of one message.
     """
 
@@ -468,6 +424,7 @@ class _Part:
     plain: Any
     is_fine: Callable[[Any], bool]
     blanks: Mapping[type, Any]
+    members: Mapping[str, Enum]
     repeats: bool
 
 
@@ -487,6 +444,7 @@ def _parts(kind: type) -> dict[str, _Part]:
             plain=bare if bare in _FINE else None,
             is_fine=_FINE.get(bare, bool),
             blanks=blanks,
+            members=_members(bare) if isinstance(bare, type) and issubclass(bare, Enum) else {},
             repeats=field.metadata.get("repeats", False),
         )
     return found

@@ -319,7 +319,7 @@ class JobSpec:
     team: TeamName = LAB
     kind: JobKind = JobKind.TRAIN
     tier: Tier = Tier.STANDARD
-    roles: tuple[Role, ...]
+    roles: tuple[Role, ...] = field(metadata={"repeats": True})
     code: Code = field(default=Code(), metadata={"repeats": True})
     inputs: tuple[str, ...] = ()
     views: tuple[str, ...] = ()
@@ -330,7 +330,7 @@ class JobSpec:
     duration_s: float = 0.0
     restarts_max: int = 8
     attempts_max: int = 4
-    notify: tuple[Occasion, ...] = (Occasion.FAILED,)
+    notify: tuple[Occasion, ...] = field(default=(Occasion.FAILED,), metadata={"repeats": True})
 
     def __post_init__(self) -> None:
         """Checks every field.
@@ -374,6 +374,8 @@ class JobSpec:
     @property
     def jobs_read(self) -> tuple[JobId, ...]:
         """Returns the jobs whose checkpoints its ranks read beside what it begins from, each once."""
+        if not self.reads and not self.evaluates:
+            return ()  # Most jobs': asked of every one.
         named = [name for name in (*self.reads, self.evaluates) if name and not name.startswith(RELEASE_READ)]
         return tuple(dict.fromkeys(JobId(checkpoint_named(name)[0]) for name in named))
 

@@ -36,7 +36,7 @@ from mainspring.control.store.store import Store, Together
 from mainspring.control.store.tallies import Tally
 from mainspring.control.store.tokens import Caller, sight
 from mainspring.domain.answers import ArrayView, JobView, Submit
-from mainspring.domain.codec import alike
+from mainspring.domain.codec import alike, encode_each
 from mainspring.domain.errors import Conflict, InvalidInput, MainspringError, NotAllowed, NotFound, nearest
 from mainspring.domain.ids import JobId, TeamName, checked_name, draw_id
 from mainspring.domain.job import LAB, JobSpec, checkpoint_named
@@ -209,10 +209,10 @@ class Submits:
         self.owners.require_named([spec], caller)
 
     def _asked(self, submits: Sequence[Submit], caller: Caller) -> _Asked | MainspringError:
-        texts = [text_of(submit.spec) for submit in submits]
+        texts = encode_each(submit.spec for submit in submits)
         try:
             for submit, text in zip(submits, texts, strict=True):
-                _require_short(submit, len(text.encode()))
+                _require_short(submit, len(text) if text.isascii() else len(text.encode()))
         except MainspringError as error:
             return error
         refused = None

@@ -168,14 +168,14 @@ class StateWriter:
             made: Each submit, its spec as text, and the ids of its jobs in order.
             owner: Who submits them.
         """
-        known = {"state": JobState.QUEUED, "submitted_s": self.now_s, "owner": owner}
+        known = JOB_ROWS.row({"state": JobState.QUEUED, "submitted_s": self.now_s, "owner": owner})
         rows: list[dict[str, object]] = []
         for submit, spec, ids in made:
             many = len(ids) > 1
             place = (ids[0], 0, len(ids)) if many else (None, None, None)
-            own = {"id": ids[0]} | dict(zip(("array", "array_index", "array_count"), place, strict=True))
-            one = JOB_ROWS.row(alike(JobRecord, submit.spec, submit) | known | own)
-            one |= {"spec": spec, "submit_key": submit.key or None, "code": submit.spec.code.tree or None}
+            own = dict(zip(("array_id", "array_index", "array_count"), place, strict=True))
+            own |= {"id": ids[0], "spec": spec, "submit_key": submit.key or None, "code": submit.spec.code.tree or None}
+            one = JOB_ROWS.row(alike(JobRecord, submit.spec, submit)) | known | own
             rows.append(one | {"name": member_name(submit.spec.name, 0)} if many else one)
             for index, job in enumerate(ids[1:], 1):
                 other = {"id": job, "array_index": index, "name": member_name(submit.spec.name, index)}

@@ -121,21 +121,27 @@ def add_rows(
     """
     text, order, defaults = _insertion(table, connection.dialect, tuple(rows[0]))
     if len(rows) >= COPIED_MIN and not unless_there and connection.dialect.name == "postgresql":
-        return _copy_rows(connection, table, [{**defaults, **row} for row in rows])
+        return _copy_rows(connection, table, rows, defaults)
     text += " ON CONFLICT DO NOTHING" if unless_there else ""
     whole = [{**defaults, **row} for row in rows] if defaults else rows
     given = [*map(itemgetter(*order), whole)] if order else [*map(dict, whole)]
     return connection.exec_driver_sql(text, given).rowcount
 
 
-def _copy_rows(connection: sa.Connection, table: sa.Table, rows: Sequence[Mapping[str, object]]) -> int:
+def _copy_rows(
+    connection: sa.Connection, table: sa.Table, rows: Sequence[Mapping[str, object]], defaults: Mapping[str, object]
+) -> int:
     """Adds rows to a table of PostgreSQL without a statement for each.
+
+    Args:
+        defaults: Of columns that the rows do not name.
 
     Source: PostgreSQL, "Populating a Database: Use COPY"; psycopg, "Using COPY TO and COPY FROM".
     """
     dialect, names = connection.dialect, tuple(rows[0])
     quoted = dialect.identifier_preparer
-    columns = ", ".join(quoted.format_column(table.c[name]) for name in names)
+    columns = ", ".join(quoted.format_column(table.c[name]) for name in (*names, *defaults))
+    same = tuple(defaults.values())
     text = f"COPY {quoted.format_table(table)} ({columns}) FROM STDIN"
     assert dialect.dbapi is not None
     errors = dialect.dbapi.Error
@@ -143,7 +149,7 @@ def _copy_rows(connection: sa.Connection, table: sa.Table, rows: Sequence[Mappin
     try:
         with driver.cursor() as cursor, cursor.copy(text) as copy:
             for row in rows:
-                copy.write_row([row[name] for name in names])
+                copy.write_row([*map(row.__getitem__, names), *same])
     except errors as error:  # As SQLAlchemy tells those of its own statements.
         raise sa.exc.DBAPIError.instance(text, None, error, errors, dialect=dialect) from error
     return len(rows)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar, TypeVar, dataclass_transform
 
-from mainspring.domain.codec import to_plain
+from mainspring.domain.codec import fields_of, to_plain
 from mainspring.domain.wire.facts import Detail
 
 
@@ -43,7 +43,7 @@ class EventFacts(EventMarks):
     @property
     def detail(self) -> Detail:
         """Returns its facts, as they are kept and sent."""
-        return {name: fact for name, fact in to_plain(self).items() if fact is not None}
+        return {name: to_plain(fact) for name, fact in fields_of(self) if fact is not None}
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)

@@ -1,0 +1,1 @@
+"""How values are written; how they are read is `codec`'s."""
