@@ -173,7 +173,7 @@ class StateWriter:
         for submit, spec, ids in made:
             many = len(ids) > 1
             place = (ids[0], 0, len(ids)) if many else (None, None, None)
-            own = dict(zip(("array_id", "array_index", "array_count"), place, strict=True))
+            own: dict[str, object] = dict(zip(("array_id", "array_index", "array_count"), place, strict=True))
             own |= {"id": ids[0], "spec": spec, "submit_key": submit.key or None, "code": submit.spec.code.tree or None}
             one = JOB_ROWS.row(alike(JobRecord, submit.spec, submit)) | known | own
             rows.append(one | {"name": member_name(submit.spec.name, 0)} if many else one)
