@@ -25,7 +25,7 @@ def test_key_of_attempts_secrets_is_drawn_once_is_not_the_admins_token_and_is_it
 
 @pytest.mark.parametrize("poll_s", [0.5, 90_000.0, float("nan")])
 def test_robots_that_would_call_too_often_or_hardly_ever_are_no_configuration(poll_s: float) -> None:
-    with pytest.raises(InvalidSpec, match=r"robot_poll_s.*1 to 86400 s"):
+    with pytest.raises(InvalidSpec, match=r"robot_poll_s.*1 to 43200 s"):
         Config(robot_poll_s=poll_s)
 
 
