@@ -5,7 +5,7 @@ with real HTTP, store, loop and planner; engines answer from memory (12,500 node
 are simulated by another process: every agent registers, and each attempt's lead reports once in 10 s. 200 readers
 follow all events. One attempt a second ends, and its nodes go to jobs that wait; jobs are of 1 to 128 whole nodes, of
 1,000 shapes, in 500 teams. The 5,000,000 jobs with 6 events each are written straight into tables, once: they are kept
-under `--cache`, and copied for each run.
+under `--cache`, where `--make` only makes them, and copied for each run.
 
 After all has settled, 3 windows of 120 s each, of which medians count: `tick_s`, the 95th percentile of whole ticks;
 `cpu_cores`, the server's, and `rss_gib`, its proportional set size, both without the database and the load; `p99_ms`
@@ -33,9 +33,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import sqlalchemy as sa
 from benchmarks.control_submit import loop_s
 from benchmarks.fleet_load import HEARTBEAT_S, Line, Load, spec_of
+from benchmarks.fleet_past import seed
 from benchmarks.planner_scale import CLUSTERS, inventory
 
 from mainspring.app.base.client import Client
@@ -44,7 +44,7 @@ from mainspring.control import AgentAccess, Control, Settings, open_store
 from mainspring.control.connections import listen
 from mainspring.control.loop.loop import Loop, Step
 from mainspring.control.server import Server
-from mainspring.control.store.records import ACTIVE_MAX, text_of
+from mainspring.control.store.records import ACTIVE_MAX
 from mainspring.domain.answers import BATCH_MAX, NewToken, Submit, SubmitBatch
 from mainspring.domain.fleet import LaunchOrder
 from mainspring.domain.ids import NAME_LENGTH_MAX, TeamName
@@ -57,51 +57,6 @@ NODES, TEAMS, PENDING, ENDED, READERS = 12_500, 500, 100_000, 5_000_000, 200
 WINDOWS, WINDOW_S, QUICK_S = 3, 120.0, 20.0
 LINES = 24  # Connections of all leads: each has one open for as long as it speaks.
 SETTLE_S_MAX = 900.0
-
-
-# ---------------------------------------------------------------- jobs that have ended
-
-JOBS_SQL = """
-INSERT INTO jobs (id, name, team, state, spec, submitted_s, ended_s, reason, step, metrics, result, owner)
-WITH RECURSIVE n(i) AS (SELECT :first UNION ALL SELECT i + 1 FROM n WHERE i < :last)
-SELECT 'job-past-' || i, 'past-' || (i % 5000), 'team-' || (i % :teams), 'succeeded', :spec, :since_s + i,
-       :since_s + i + 3000, 'all ranks ended well', 1000, '{"loss": 0.5}', '{}', 'ada' FROM n"""
-EVENTS_SQL = """
-INSERT INTO events (time_s, kind, job_id, detail)
-WITH RECURSIVE n(i) AS (SELECT :first UNION ALL SELECT i + 1 FROM n WHERE i < :last),
-k(place, kind, detail) AS (VALUES
-  (0, 'job_submitted', '{"name":"past","team":"lab"}'),
-  (1, 'job_moved', '{"before":"queued","after":"starting","reason":"granted"}'),
-  (2, 'job_moved', '{"before":"starting","after":"running","reason":"its ranks run"}'),
-  (3, 'start_promised', '{}'),
-  (4, 'job_moved', '{"before":"running","after":"stopping","reason":"its ranks have ended"}'),
-  (5, 'job_moved', '{"before":"stopping","after":"succeeded","reason":"all ranks ended well"}'))
-SELECT :since_s + i + 500 * place, kind, 'job-past-' || i, detail FROM n, k"""
-COUNTS_SQL = """
-INSERT INTO tallies (owner, team, jobs, letters, succeeded)
-SELECT owner, team, 0, 0, count(*) FROM jobs GROUP BY owner, team"""
-PIECE = 100_000
-
-
-def seed(url: str, count: int, teams: int) -> None:
-    """Writes jobs that have ended, and their events, over a year until now."""
-    store = open_store(url)
-    spec = text_of(spec_of("past", Random(1), TeamName("team-0")))
-    since_s = time.time() - count - 4_000
-    begun_s = time.monotonic()
-    for first in range(0, count, PIECE):
-        with store.engine.begin() as connection:
-            given = {"first": first, "last": min(first + PIECE, count) - 1, "since_s": since_s}
-            connection.execute(sa.text(JOBS_SQL), given | {"spec": spec, "teams": teams})
-            connection.execute(sa.text(EVENTS_SQL), given)
-        spent_s = time.monotonic() - begun_s
-        print(f"\r{first + PIECE:,} of {count:,} ended jobs after {spent_s:.0f} s", end="", file=sys.stderr, flush=True)
-    with store.engine.begin() as connection:
-        connection.execute(sa.text(COUNTS_SQL))
-    with store.engine.connect() as connection:
-        connection.execution_options(isolation_level="AUTOCOMMIT").exec_driver_sql("ANALYZE")
-    print(file=sys.stderr)
-    store.close()
 
 
 # ---------------------------------------------------------------- the server
@@ -291,14 +246,20 @@ def tokens(url: str, token: str, readers: int) -> list[str]:
 # ---------------------------------------------------------------- stores
 
 
-@contextmanager
-def sqlite_copy(cache: Path, folder: Path, size: Mapping[str, int]) -> Iterator[str]:
+def sqlite_kept(cache: Path, size: Mapping[str, int]) -> Path:
     kept = cache / f"fleet-{size['ended']}.db"
     if not kept.exists():
+        cache.mkdir(parents=True, exist_ok=True)
         new = kept.with_suffix(".new")
         new.unlink(missing_ok=True)
         seed(f"sqlite:///{new}", size["ended"], size["teams"])
         new.rename(kept)
+    return kept
+
+
+@contextmanager
+def sqlite_copy(cache: Path, folder: Path, size: Mapping[str, int]) -> Iterator[str]:
+    kept = sqlite_kept(cache, size)
     subprocess.run(["cp", "--reflink=auto", kept, folder / "store.db"], check=True)
     yield f"sqlite:///{folder / 'store.db'}"
 
@@ -338,6 +299,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a tenth of everything, one short window")
     parser.add_argument("--store", choices=STORES, action="append", help="only this one")
     parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()), help="where ended jobs are kept")
+    parser.add_argument("--make", action="store_true", help="only make the SQLite store of ended jobs, under --cache")
     for name, kind in (("--serve", Path), ("--url", str), ("--nodes", int)):
         parser.add_argument(name, type=kind, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -347,6 +309,9 @@ def main() -> None:
     share = 10 if given.quick else 1
     size = {"nodes": NODES, "teams": TEAMS, "pending": PENDING, "ended": ENDED, "readers": READERS}
     size = {name: count // share for name, count in size.items()}
+    if given.make:
+        print(sqlite_kept(given.cache, size))
+        return
     windows, seconds = (1, QUICK_S) if given.quick else (WINDOWS, WINDOW_S)
     worst: dict[str, float] = {"loop_s": loop_s()}
     for store in given.store or STORES:
