@@ -61,6 +61,10 @@ class Rare(str, Enum):
     AGENT_LEFT = "an agent left on notice"
     FROM_STORE = "a generation resumed from the object store"
     CAUGHT_UP = "a generation came past what was lost"
+    WRONG_TOLD = "a device was told to compute wrongly"
+    WRONG_UNKNOWN = "devices differed, and nothing told which was right"
+    WRONG_ONCE = "a step came out wrong once, and nobody was named"
+    WITHDRAWN = "durable steps were withdrawn, for devices differed since"
 
 
 _CAUSES = {"evict": Rare.EVICTED, "taken": Rare.TAKEN, "fenced": Rare.GIVEN_UP, "cancel": Rare.CANCELLED}
@@ -96,6 +100,10 @@ def count_told(seen: Counter[Rare], everything: Iterable[Event]) -> None:
                 rare = Rare.PROMISE_MOVED
             case leads.GenerationResumedEvent(source="store"):
                 rare = Rare.FROM_STORE
+            case leads.DevicesDifferEvent(certain=True):
+                rare = Rare.WRONG_TOLD
+            case leads.DevicesDifferEvent(again=again):
+                rare = Rare.WRONG_ONCE if again else Rare.WRONG_UNKNOWN
             case _:
                 pass
         if rare is not None:

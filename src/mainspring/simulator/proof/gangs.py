@@ -14,6 +14,7 @@ from mainspring.domain.fleet import AllocationPhase, LaunchOrder
 from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, NodeName
 from mainspring.simulator.nodes.agenda import Agenda, chance, pick, within
 from mainspring.simulator.nodes.attempt import Controller, Program, SimulatedAttempt
+from mainspring.simulator.nodes.devices import DeviceFaults
 from mainspring.simulator.nodes.object_store import JobStore
 from mainspring.simulator.nodes.parts import Agent, NodeClock
 from mainspring.simulator.nodes.rare import Rare
@@ -156,6 +157,7 @@ class Gangs:
         self._hurry = False
         self._luck = SeededDice(seed, "object stores")
         self._upgrade = Upgrade(seed)
+        self._devices = DeviceFaults(seed)
         self._agents: dict[tuple[AllocationId, NodeName], Agent] = {}
         self._calls: dict[AttemptId, _Calls] = {}
 
@@ -214,6 +216,7 @@ class Gangs:
             address=f"{order.nodes[index]}.{order.allocation}:1",
             clock=self._clock(name, order.nodes[index]),
             newer=self._upgrade.of(f"{order.nodes[index]} of {name}"),
+            devices=self._devices.of(name, order.nodes[index]),
             token=order.token,
         )
         self._agents[order.allocation, agent.node] = agent
@@ -251,6 +254,7 @@ class Gangs:
             seen=self.seen,
         )
         made.ranks.slow_copies = _SLOW_COPIES
+        made.checks.every = self._devices.check_every(order.job)
         return made
 
     # ------------------------------------------------------------ what happens to them
@@ -293,6 +297,7 @@ class Gangs:
             agent.damage()
         if chance(luck, faults.agent_dies):
             attempt.end_agent(agent, -9, "killed")
+        self._devices.harm(attempt)
 
     def _kill_rank(self, attempt: SimulatedAttempt) -> None:
         ranks, luck = attempt.ranks.living, attempt.luck
@@ -323,6 +328,7 @@ class Gangs:
             calls.cut_until_s = 0.0
         for store in self.stores.values():
             store.up = True
+        self._devices.mend()
 
 
 def _back(store: JobStore) -> None:

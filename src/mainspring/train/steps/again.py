@@ -11,9 +11,7 @@ is drawn. Source: after the deterministic replay of Gemini (Gemini Team, 2023, s
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, TypeAlias, final
 
@@ -28,89 +26,11 @@ from mainspring.train.recipe import Recipe
 from mainspring.train.state.sharding import BATCH, WHOLE, is_whole, mean_over_ranks, state_shardings
 from mainspring.train.steps.state import TrainState
 from mainspring.train.steps.update import Sums, guarded_by, sums_of_rows
+from mainspring.train.steps.verdicts import Again, Look, NeighbourChecks, Neighbours, compared
 
-THIRD = 3  # So many devices, or looks, it takes to say who is wrong.
-NEVER_MAX = 3  # Checks without one on which all agreed, after which a program is taken for one that never repeats.
 _SPREAD = 0x9E3779B1  # An odd number of many bits, so that numbers that change places change the sum (Knuth, 6.4).
 
 Batch: TypeAlias = Mapping[str, jax.Array]
-Sum: TypeAlias = tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
-    """What came of one pass.
-
-    Args:
-        sums: The checksum of each device's own sums.
-        upset: What is wrong with all of them together: see `Measures.upset`.
-    """
-
-    sums: tuple[Sum, ...]
-    upset: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Again:
-    """A step that went wrong, done twice more.
-
-    Args:
-        unsteady: Devices that gave two answers to one question.
-        upset: Whether it went wrong again.
-    """
-
-    unsteady: tuple[int, ...]
-    upset: bool
-
-    @property
-    def passed(self) -> bool:
-        """Returns whether it came out well now, and twice the same."""
-        return not self.unsteady and not self.upset
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Neighbours:
-    """Rows that several devices computed.
-
-    Args:
-        equal: Whether all came to the same.
-        odd: Devices that stand alone, each against two that agree; none where nothing tells who is right.
-        unequal: Devices that computed rows on which not all agree.
-    """
-
-    equal: bool
-    odd: tuple[int, ...] = ()
-    unequal: tuple[int, ...] = ()
-
-
-def compared(one: Look, other: Look) -> Again:
-    """Returns what two passes over the same rows tell."""
-    unsteady = tuple(at for at, (a, b) in enumerate(zip(one.sums, other.sums, strict=True)) if a != b)
-    return Again(unsteady=unsteady, upset=bool(one.upset or other.upset))
-
-
-def verdict(looks: Sequence[Sequence[Sum]]) -> Neighbours:
-    """Returns what several looks at the same rows tell.
-
-    Args:
-        looks: Of each, the sum of each device; in look k device i computed the rows of device i + k.
-    """
-    size = len(looks[0])
-    votes: dict[int, dict[int, Sum]] = defaultdict(dict)
-    for distance, sums in enumerate(looks):
-        for device, found in enumerate(sums):
-            votes[(device + distance) % size][device] = found
-    odd: set[int] = set()
-    unequal: set[int] = set()
-    for of_rows in votes.values():
-        usual, count = Counter(of_rows.values()).most_common(1)[0]
-        alone = [device for device, found in of_rows.items() if found != usual]
-        if len(alone) == 1 and count >= THIRD - 1:
-            odd |= set(alone)
-        unequal |= set(of_rows) if alone else set()
-    others = [{found for device, found in of_rows.items() if device not in odd} for of_rows in votes.values()]
-    named = tuple(sorted(odd)) if all(len(found) <= 1 for found in others) else ()
-    return Neighbours(equal=not unequal, odd=named, unequal=tuple(sorted(unequal)))
 
 
 @final
@@ -124,15 +44,14 @@ class Trials:
 
     def __init__(self, recipe: Recipe, mesh: Mesh) -> None:
         self._recipe, self._mesh = recipe, mesh
-        self._agreed = False
-        self._never = 0
+        self._checks = NeighbourChecks(mesh.size)
 
     def due(self, step: int) -> bool:
         """Returns whether neighbours are to be checked before a step: never where a device has but a part of the state,
         or is alone, nor once it has shown that the program does not repeat itself.
         """
         every = self._recipe.guard.check_every
-        able = is_whole(self._mesh) and self._mesh.size > 1 and self._never < NEVER_MAX
+        able = is_whole(self._mesh) and self._checks.able
         return able and every > 0 and step % every == 0
 
     def look(self, state: TrainState, batch: Batch, step: int, distance: int = 0) -> Look:
@@ -157,17 +76,7 @@ class Trials:
 
         None where they do not and never did, and nobody stands alone: the program's own affair, not a device's.
         """
-        looks = [self.look(state, batch, step, distance).sums for distance in range(THIRD - 1)]
-        found = verdict(looks)
-        if not found.equal and self._mesh.size >= THIRD:
-            looks.append(self.look(state, batch, step, THIRD - 1).sums)
-            found = verdict(looks)
-        if found.equal:
-            self._agreed, self._never = True, 0
-        elif not found.odd and not self._agreed:
-            self._never += 1
-            return None
-        return found
+        return self._checks.check(lambda distance: self.look(state, batch, step, distance).sums)
 
     @property
     def all_devices(self) -> tuple[int, ...]:
