@@ -12,7 +12,6 @@ import pytest
 from mainspring.domain.wire.events.leads import DevicesDifferEvent
 from mainspring.simulator.nodes.agenda import chance, pick, within
 from mainspring.simulator.nodes.object_store import JobStore
-from mainspring.simulator.nodes.rare import Rare
 from mainspring.testing import SeededDice
 from tests.node.lead_agents import orders
 from tests.node.lead_cluster import Cluster
@@ -60,7 +59,7 @@ def job(seed: int) -> Counter[str]:
         for lead in cluster.leads:
             came.update("certain" for event in lead.told if event.detail.get("certain"))
             came.update("told" for event in lead.told if event.kind == DevicesDifferEvent.kind)
-        came["withdrawn"] += cluster.seen[Rare.WITHDRAWN]
+    came["withdrawn"] = store.withdrawn
     return came
 
 

@@ -93,6 +93,9 @@ class SimulatedLead:
             self._do(effect)
         if doubted is not None:
             self._promises.check_followed(doubted, here=self.lead.generation, ends=self.lead.outcome is not None)
+        self._check_over()
+
+    def _check_over(self) -> None:
         if self.lead.over:
             well, run = self.lead.outcome is AttemptState.SUCCEEDED, RunKey(self.orders.epoch, self.lead.generation)
             self._attempt.store.courses.check_over(self._claim, self._attempt.ranks.ended.get(run) if well else None)
@@ -138,8 +141,8 @@ class SimulatedLead:
         self._promises.distrust_all()
         if not self._attempt.checks.every:
             return generation  # Somebody makes it up, and not the ranks.
-        nodes, ranks = str(told["nodes"]).split(", "), str(told["ranks"])
-        for rank in map(int, ranks.split(", ") if ranks else ()):
+        nodes, ranks = str(told["nodes"]).split(", "), str(told["ranks"]).split(", ")
+        for rank in [int(each) for each in ranks if each]:
             devices = [agent.device(rank) for agent in self._attempt.agents if agent.node in nodes]
             assert any(device.faulty for device in devices), f"rank {rank} is innocent: {dict(told)}"
             for device in devices:
@@ -199,8 +202,8 @@ class SimulatedLead:
         elif self._current():
             store.put_claim(self._claim)
             if withdraw_after is not None:
-                if store.withdraw(withdraw_after):
-                    self._attempt.saw(Rare.WITHDRAWN)
+                self._attempt.saw(Rare.WITHDRAWN)
+                store.withdraw(withdraw_after)
                 store.courses.withdrawn(self._claim, withdraw_after)
             self.feed(effects.DurableSeen(steps=store.steps, begins_from=self.orders.begins_from))
 

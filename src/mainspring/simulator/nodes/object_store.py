@@ -159,6 +159,8 @@ class JobStore:
         self.up = True
         self.slow = SLOW
         self.damaged: set[int] = set()
+        self.withdrawn = 0
+        """How many durable steps ever were."""
         self.courses = Courses()
         self._claim: Claim | None = None
         self._shares: dict[str, Content] = {}
@@ -224,12 +226,11 @@ class JobStore:
                 self._forget(old)
         return True
 
-    def withdraw(self, after: int) -> int:
-        """Makes later steps durable no more; returns how many these are."""
-        later = [step for step in self._durable if step > after]
-        for step in later:
+    def withdraw(self, after: int) -> None:
+        """Makes later steps durable no more."""
+        for step in [step for step in self._durable if step > after]:
             self._forget(step)
-        return len(later)
+            self.withdrawn += 1
 
     def _forget(self, step: int) -> None:
         del self._durable[step]

@@ -64,7 +64,7 @@ class Rare(str, Enum):
     WRONG_TOLD = "a device was told to compute wrongly"
     WRONG_UNKNOWN = "devices differed, and nothing told which was right"
     WRONG_ONCE = "a step came out wrong once, and nobody was named"
-    WITHDRAWN = "durable steps were withdrawn, for devices differed since"
+    WITHDRAWN = "a store withdrew what came since all devices had agreed"
 
 
 _CAUSES = {"evict": Rare.EVICTED, "taken": Rare.TAKEN, "fenced": Rare.GIVEN_UP, "cancel": Rare.CANCELLED}
