@@ -78,6 +78,14 @@ class GangFaults:
     repeats: float = 0.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Nodes:
+    """What differs from node to node, and from time to time."""
+
+    upgrade: Upgrade
+    devices: DeviceFaults
+
+
 @final
 class _Calls(Controller):
     """One attempt's calls to the controller: lost, answered in vain, late and twice, or cut off."""
@@ -156,8 +164,7 @@ class Gangs:
         self._seed = seed
         self._hurry = False
         self._luck = SeededDice(seed, "object stores")
-        self._upgrade = Upgrade(seed)
-        self._devices = DeviceFaults(seed)
+        self._nodes = _Nodes(upgrade=Upgrade(seed), devices=DeviceFaults(seed))
         self._agents: dict[tuple[AllocationId, NodeName], Agent] = {}
         self._calls: dict[AttemptId, _Calls] = {}
 
@@ -180,7 +187,7 @@ class Gangs:
 
     def answered(self, answer: _Answer) -> _Answer:
         """Returns what an agent reads of a server's answer, which may be of the next release."""
-        if not self._upgrade.server.states(self.agenda.now_s):
+        if not self._nodes.upgrade.server.states(self.agenda.now_s):
             return answer
         self.seen[Rare.SERVER_NEWER] += 1
         return as_answered(answer)
@@ -215,8 +222,8 @@ class Gangs:
             index=index,
             address=f"{order.nodes[index]}.{order.allocation}:1",
             clock=self._clock(name, order.nodes[index]),
-            newer=self._upgrade.of(f"{order.nodes[index]} of {name}"),
-            devices=self._devices.of(name, order.nodes[index]),
+            newer=self._nodes.upgrade.of(f"{order.nodes[index]} of {name}"),
+            devices=self._nodes.devices.of(name, order.nodes[index]),
             token=order.token,
         )
         self._agents[order.allocation, agent.node] = agent
@@ -254,7 +261,7 @@ class Gangs:
             seen=self.seen,
         )
         made.ranks.slow_copies = _SLOW_COPIES
-        made.checks.every = self._devices.check_every(order.job)
+        made.checks.every = self._nodes.devices.check_every(order.job)
         return made
 
     # ------------------------------------------------------------ what happens to them
@@ -297,7 +304,7 @@ class Gangs:
             agent.damage()
         if chance(luck, faults.agent_dies):
             attempt.end_agent(agent, -9, "killed")
-        self._devices.harm(attempt)
+        self._nodes.devices.harm(attempt)
 
     def _kill_rank(self, attempt: SimulatedAttempt) -> None:
         ranks, luck = attempt.ranks.living, attempt.luck
@@ -328,7 +335,7 @@ class Gangs:
             calls.cut_until_s = 0.0
         for store in self.stores.values():
             store.up = True
-        self._devices.mend()
+        self._nodes.devices.mend()
 
 
 def _back(store: JobStore) -> None:
