@@ -11,7 +11,7 @@ from mainspring.control import Control
 from mainspring.domain import wire
 from mainspring.domain.errors import MainspringError, Unavailable
 from mainspring.domain.fleet import AllocationPhase, LaunchOrder
-from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, NodeName
+from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, JobId, NodeName
 from mainspring.simulator.nodes.agenda import Agenda, chance, pick, within
 from mainspring.simulator.nodes.attempt import Controller, Program, SimulatedAttempt
 from mainspring.simulator.nodes.devices import DeviceFaults
@@ -261,8 +261,8 @@ class Gangs:
             seen=self.seen,
         )
         made.ranks.slow_copies = _SLOW_COPIES
-        made.checks.every = self._nodes.devices.check_every(order.job)
-        made.checks.repeats = self._nodes.devices.repeats(order.job)
+        made.checks.every = self._nodes.devices.check_every(JobId(order.job))
+        made.checks.repeats = self._nodes.devices.repeats(JobId(order.job))
         return made
 
     # ------------------------------------------------------------ what happens to them
