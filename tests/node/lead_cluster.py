@@ -44,6 +44,7 @@ class Cluster:
         reconnects: bool = True,
         repeats: float = 0.0,
         cost_s: float = 0.0,
+        store: JobStore | None = None,
     ) -> None:
         self.agenda = Agenda(FakeClock())
         self.controller = StandInController(told, self.agenda, self._gone)
@@ -54,7 +55,7 @@ class Cluster:
             self.agenda,
             SeededDice(seed, "attempt"),
             self.controller,
-            JobStore(),
+            store or JobStore(),
             Program(last=last, reconnects=reconnects, step_s=STEP_S),
             ended=lambda agent, exit_code, reason: None,
             seen=self.seen,

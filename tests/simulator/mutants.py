@@ -32,7 +32,7 @@ class Mutant:
 LEDGER, FOLD = "control/store/ledger.py", "control/loop/fold.py"
 COMMANDS, AGENTS = "control/loop/engine_commands.py", "control/service/agents.py"
 ADOPTING = "control/store/restores/adopting.py"
-HOLDINGS, SAVES = "node/lead/holdings.py", "node/lead/saves.py"
+HOLDINGS, SAVES, RUNNING = "node/lead/holdings.py", "node/lead/saves.py", "node/lead/running.py"
 
 MUTANTS = (
     # ------------------------------------------------------------ controllers
@@ -388,6 +388,49 @@ MUTANTS = (
         "node/lead/resume.py",
         "        if taken is not None and taken.step >= stored:\n",
         "        if taken is not None:\n",
+    ),
+    # ------------------------------------------------------------ devices that compute wrongly
+    Mutant(
+        "after devices differed a lead goes back to the newest checkpoint, whatever it is",
+        HOLDINGS,
+        "        self._trusted = step if self._trusted is None else min(step, self._trusted)\n",
+        "        del step\n",
+        10_026,
+    ),
+    Mutant(
+        "a lead blames the first rank for a device that stands alone",
+        RUNNING,
+        "        odd = [rank for rank, one in alike if one.role_rank in report.ranks]\n",
+        "        odd = [rank for rank, one in alike if one.role_rank == 0]\n",
+        10_026,
+    ),
+    Mutant(
+        "a lead ignores the verdict",
+        RUNNING,
+        "        return of_devices(odd or [message.rank], agents) if report.certain else None\n",
+        "        return None\n",
+        10_026,
+    ),
+    Mutant(
+        "of two devices that differ one is told to be wrong",
+        "train/steps/verdicts.py",
+        "        if len(apart) == 1 and len(all_of_them - apart) >= THIRD - 1:\n",
+        "        if len(apart) == 1:\n",
+        10_026,
+    ),
+    Mutant(
+        "a device that stands alone once is told to be wrong",
+        "train/steps/verdicts.py",
+        "        certain=bool(odd) and len(rounds) > 1 and clear.issuperset(odd),\n",
+        "        certain=bool(odd) and len(rounds) > 1,\n",
+        10_026,
+    ),
+    Mutant(
+        "what devices differed after is not withdrawn where the attempt ends",
+        "node/lead/resume.py",
+        "        return self._withdraws is not None and self._waits <= STORE_TRIES_MAX\n",
+        "        return False\n",
+        10_026,
     ),
     # ------------------------------------------------------------ health
     Mutant(

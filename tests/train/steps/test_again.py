@@ -24,11 +24,12 @@ from mainspring.train.inputs.sources import Sources
 from mainspring.train.models.shapes import Signature
 from mainspring.train.recipe import GuardRecipe, Recipe, changed
 from mainspring.train.state.sharding import make_mesh, place_batch
-from mainspring.train.steps.again import NEVER_MAX, Again, Look, Neighbours, Trials, check_of, compared, verdict
+from mainspring.train.steps.again import Trials, check_of
 from mainspring.train.steps.checks import Checks
 from mainspring.train.steps.state import TrainState, initial_state
 from mainspring.train.steps.stepping import Over, Stepping
 from mainspring.train.steps.update import NOT_FINITE
+from mainspring.train.steps.verdicts import NEVER_MAX, Again, Look, Neighbours, compared, verdict
 from mainspring.train.trainer import lowered_look, shapes_of
 from tests.train.making import DIMS, Desk, small_recipe
 

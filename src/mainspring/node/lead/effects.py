@@ -160,7 +160,6 @@ OF_A_RUN = (
     | wire.RankLeft
     | wire.RestoreFailed
     | wire.StacksDumped
-    | wire.RankTried
 )
 OF_A_PLACE = wire.RankResult | wire.RankUpset | wire.ProfileKept | wire.ShareStored | wire.StoreFailed
 

@@ -48,7 +48,8 @@ class Holdings:
         self._resumes: list[tuple[int, int]] = []  # (generation, step it resumed at): steps only ever grow in it.
         self._oldest = 0  # Snapshots of older generations than this are not known to belong to this course of events.
         self._unfit: set[Taken] = set()
-        self._trusted: int | None = None  # The last step that is taken until a generation resumes; None for any.
+        self._trusted: int | None = None  # The last step that is offered until a generation resumes; None for any.
+        self._first: int | None = None  # The first generation that was told of here.
 
     # ------------------------------------------------------------ news
 
@@ -70,8 +71,6 @@ class Holdings:
         fits = holding.role in self._roles and size == holding.role_size and 0 <= holding.role_rank < size
         if not fits or holding.step < 0 or not self._current(taken):
             return False
-        if self._trusted is not None and holding.step > self._trusted:
-            return False  # On its way when it was distrusted; it is forgotten once a generation resumes.
         place = holding.rank, holding.copied
         overtaken = self._overtaken.setdefault(agent, {})
         if _age(taken) <= _age(overtaken.get(place, _NONE)):  # Said again, late: a newer one took its room.
@@ -115,6 +114,7 @@ class Holdings:
         while self._resumes and self._resumes[-1][1] >= step:
             self._resumes.pop()
         self._resumes.append((generation, step))
+        self._first = generation if self._first is None else self._first
         self._trusted = None
         if len(self._resumes) > RESUMES_KEPT:
             self._oldest = self._resumes.pop(0)[0]
@@ -128,12 +128,26 @@ class Holdings:
         self._clear(taken)
 
     def distrust(self, step: int) -> None:
-        """Never again offers what came after a step, the last that is known to be right."""
-        self._trusted = step
-        for taken in [taken for taken in self._steps if taken.step > step]:
-            self.pass_over(taken)
+        """Never again offers what came after a step, the last that is known to be right.
+
+        It is kept until a generation resumes, for in agents' memory it takes the room of older ones.
+        """
+        self._trusted = step if self._trusted is None else min(step, self._trusted)
 
     # ------------------------------------------------------------ answers
+
+    @property
+    def distrusted(self) -> bool:
+        """Returns whether what runs now, or ran last, is not to be trusted."""
+        return self._trusted is not None
+
+    def leads_on(self, step: int, generation: int) -> bool:
+        """Returns whether what runs now may come of a step of a generation: none since has resumed before it, and it is
+        not distrusted yet.
+        """
+        known = self._first is not None and self._first <= generation
+        fresh = self._trusted is None or step <= self._trusted
+        return known and fresh and self._current(Taken(step, generation))
 
     def overtaken(self, agent: int, rank: int, step: int) -> bool:
         """Returns whether an agent holds a newer snapshot of its own place than this step's."""
@@ -185,9 +199,9 @@ class Holdings:
 
     def _whole(self, taken: Taken) -> bool:
         parts = self._steps.get(taken)
-        return (
-            parts is not None and len(parts.sizes) == len(self._roles) and len(parts.held) == sum(parts.sizes.values())
-        )
+        if parts is None or (self._trusted is not None and taken.step > self._trusted):
+            return False
+        return len(parts.sizes) == len(self._roles) and len(parts.held) == sum(parts.sizes.values())
 
     def _all_own(self, taken: Taken) -> bool:
         return self._steps[taken].own == len(self._steps[taken].held)

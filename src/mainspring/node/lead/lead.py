@@ -28,7 +28,6 @@ from mainspring.node.lead.resume import Resumption
 from mainspring.node.lead.roster import Roster, names
 from mainspring.node.lead.running import RunningGeneration
 from mainspring.node.lead.saves import Saves
-from mainspring.node.lead.watch.replicas import Divergence
 
 GATHER_LIMIT_S = 600.0  # Engines start all agents or none; past ten minutes one of them is not coming.
 GATHER_LEASES = 4.0  # Agents have their orders within a lease or two of the lead; those that take longer join later.
@@ -45,8 +44,7 @@ class Lead:
     """One attempt, led. Read `events`, `outcome`, `over` and what heartbeats tell after each `handle`."""
 
     def __init__(self, orders: wire.Orders, now: effects.Instant) -> None:
-        self.generation = 0
-        self.phase = Phase.GATHERING
+        self.generation, self.phase = 0, Phase.GATHERING
         self._lease_s = orders.lease_s
         self._outbox = Outbox(now)
         self._roster = Roster({place.agent for place in orders.ranks}, now_s=now.monotonic_s, busy=orders.epoch > 1)
@@ -171,8 +169,8 @@ class Lead:
                 self._running.stacks(message)
             case wire.RankResult() | wire.RankUpset() | wire.ProfileKept():
                 self._running.told(message)
-            case wire.RankTried() if self.phase is Phase.RUNNING:
-                self._resumption.tried(message.report, self._running.tried(message))
+            case wire.RankTried() if message.generation <= self.generation:
+                self._tried(message, late=message.generation < self.generation)
             case wire.ShareStored():
                 self._saves.share(message)
             case wire.StoreFailed():
@@ -298,7 +296,6 @@ class Lead:
     def _choose(self, hasty: frozenset[int] = frozenset()) -> None:
         if not self._resumption.known:
             self.phase = Phase.FINDING
-            self._outbox.want(effects.FindDurable(withdraw_after=self._resumption.withdrawn_after))
             return
         source = self._resumption.choose(self._holdings)
         before = self._holdings.places(source.taken) if source.taken is not None else {}
@@ -323,13 +320,13 @@ class Lead:
             self._outbox.tell(agent, self._preparation.order(agent))
 
     def _durable_seen(self, news: effects.DurableSeen) -> None:
-        if self.phase is not Phase.FINDING:
-            return
-        if news.steps is None:
+        finding = self.phase is Phase.FINDING
+        if not self._resumption.found(news.steps, news.begins_from) and finding:
             self._wait(f"the object store does not answer: {news.reason}")
-        else:
-            self._resumption.found(news.steps, news.begins_from)
+        elif finding:
             self._choose()
+        elif news.steps is None:
+            self._resumption.rest(self._outbox.now_s)
 
     def _wait(self, reason: str) -> None:
         """Tries again later: state exists or may exist, and starting without it would lose work."""
@@ -384,23 +381,22 @@ class Lead:
     # ------------------------------------------------------------ durable saves
 
     def _save(self) -> None:
-        """Starts the next save, when there is something to save."""
         if (order := self._saves.start(self._holdings, self._outbox.now_s)) is not None:
             self._outbox.tell(self._saves.agents, order)
 
-    def _go_back(self, step: int, divergence: Divergence) -> None:
-        """Goes back to the last step on which ranks agreed: on this one they do not, so nobody shall have it."""
-        self._saves.disown()
-        self._holdings.distrust(self._resumption.durable)
-        self._follow(self._running.differ(step, divergence))
-
-    def _distrust(self) -> None:
-        """Goes back to what came before devices differed; not while a manifest is written, which would come later."""
-        doubt = None if self._saves.writing else self._resumption.doubted()
-        if doubt is not None:
-            self._saves.disown()
-            self._holdings.distrust(self._resumption.distrust(doubt.agreed_step))
-            self._follow(self._running.failed(doubt.failure))
+    def _tried(self, message: wire.RankTried, *, late: bool) -> None:
+        """Takes word of work done more than once; where a device stands alone, goes back to before devices differed."""
+        agreed = message.report.agreed_step
+        if late and not (message.report.certain and self._holdings.leads_on(agreed + 1, message.generation)):
+            return
+        failure = self._running.tried(message, late=late)
+        self._resumption.agreed(agreed if message.report.equal else -1)
+        if failure is None:
+            return
+        self._holdings.distrust(self._resumption.distrust(agreed, late=late))
+        self._saves.distrust()
+        if self.phase in (Phase.PREPARING, Phase.RUNNING):
+            self._follow(self._running.failed(failure))
 
     def _unstored(self, agent: int, message: wire.StoreFailed) -> None:
         """Takes note of a share that is not durable; one that newer snapshots have overwritten is no failure."""
@@ -446,6 +442,8 @@ class Lead:
     def _over(self) -> None:
         assert self._ending is not None
         self.phase = Phase.OVER
+        if self._ending.outcome is AttemptState.SUCCEEDED and self._holdings.distrusted:
+            self._ending = Ending(outcome=AttemptState.LOST, reason=f"{self.reason}, on a device that was wrong")
         outcome, blocked_s = self._ending.outcome, self._running.blocked_s
         told = leads.LeadEndedEvent(outcome=outcome, reason=self.reason, step=self.step, snapshot_blocked_s=blocked_s)
         self._outbox.event(told)
@@ -477,11 +475,11 @@ class Lead:
             self._run()
         if self.phase is Phase.RUNNING:
             self._follow(self._running.gone())
-        if self.phase is Phase.RUNNING:
-            self._distrust()
         stored = self._saves.finish()
         if stored is not None and stored.divergence is not None and self.phase is Phase.RUNNING:
-            self._go_back(stored.taken.step, stored.divergence)
+            self._saves.disown()  # On this step ranks do not agree, so nobody shall have it.
+            self._holdings.distrust(self._resumption.durable)
+            self._follow(self._running.differ(stored.taken.step, stored.divergence))
         elif stored is not None:
             self._outbox.want(self._resumption.manifest(stored))
         if self.phase is Phase.RUNNING and self._running.all_step and self._saves.due(self._outbox.now_s):
@@ -490,7 +488,10 @@ class Lead:
             self._save()
             if not self._saves.owes(self._holdings.newest_own()) or self._late:
                 self._drain()
-        if self.phase is Phase.DRAINING and (self._roster.all_drained or self._late) and not self._saves.writing:
+        writing, owes = self._saves.writing, self._resumption.owes  # A manifest on its way would come after the answer.
+        if not writing and (asked := self._resumption.ask(self._outbox.now_s, finding=self.phase is Phase.FINDING)):
+            self._outbox.want(asked)
+        if self.phase is Phase.DRAINING and (self._roster.all_drained or self._late) and not (writing or owes):
             self._over()
 
     @property

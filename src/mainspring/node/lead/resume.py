@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
 from mainspring.checkpoint import KEEP_STEPS
 from mainspring.domain.ports import Backoff
-from mainspring.domain.wire import StepTried
-from mainspring.node.lead.effects import WriteManifest
+from mainspring.node.lead.effects import FindDurable, WriteManifest
 from mainspring.node.lead.holdings import Holdings, Taken
 from mainspring.node.lead.saves import Stored
-from mainspring.node.lead.watch.failures import Failure
 
 RESTORE_TRIES_MAX = 3  # Of one step in memory: a peer that does not answer once may be busy; thrice, it is of no use.
 STORE_TRIES_MAX = 8  # With the waits below: four minutes of a store that does not answer while state is needed.
@@ -41,19 +40,6 @@ class ResumeSource:
         return f"{self.begins_from}, from which the job begins," if self.begins_from else f"step {self.step}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Doubt:
-    """Devices that were found to compute otherwise than others.
-
-    Args:
-        agreed_step: The newest step whose state came of work on which all agreed, -1 where none is known.
-        failure: Of which ranks.
-    """
-
-    agreed_step: int
-    failure: Failure
-
-
 @final
 class Resumption:
     """What is known of durable steps, and which steps failed to be restored."""
@@ -66,30 +52,55 @@ class Resumption:
         self._waits = 0
         self._began: ResumeSource | None = None
         self._agreed = -1  # The newest step on whose state all devices agreed.
-        self._doubt: Doubt | None = None
-        self.withdrawn_after: int | None = None
-        """Later steps shall not be durable any more, once the store is asked; None for none."""
+        self._withdraws: int | None = None  # Later steps are distrusted, and the store has not withdrawn them yet.
+        self._asked: FindDurable | None = None  # What the store has not answered yet.
+        self._again_s = -math.inf
 
     @property
     def known(self) -> bool:
-        """Returns whether the store has answered: before, nobody may start fresh."""
-        return self._durable is not None
+        """Returns whether the store has answered, and holds nothing that is distrusted: before, nobody may start."""
+        return self._durable is not None and self._withdraws is None
+
+    @property
+    def owes(self) -> bool:
+        """Returns whether the store is yet to withdraw what is distrusted; no attempt ends before, within reason."""
+        return self._withdraws is not None and self._waits <= STORE_TRIES_MAX
 
     @property
     def durable(self) -> int:
-        """Returns the newest durable step that is not known to be damaged, -1 for none."""
-        return max(set(self._durable or ()) - self._damaged, default=-1)
+        """Returns the newest durable step that is neither distrusted nor known to be damaged, -1 for none."""
+        steps = set(self._durable or ()) - self._damaged
+        return max((step for step in steps if self._withdraws is None or step <= self._withdraws), default=-1)
 
-    def found(self, steps: Sequence[int], begins_from: str) -> None:
-        """Takes what the store holds.
+    def ask(self, monotonic_s: float, *, finding: bool) -> FindDurable | None:
+        """Returns what to ask the store; None where nothing is, while it has yet to answer, or shall have a rest.
 
         Args:
-            steps: Steps with a manifest.
+            finding: Whether somebody waits for what it holds.
+        """
+        if not (finding or self.owes) or self._asked is not None or monotonic_s < self._again_s:
+            return None
+        self._asked = FindDurable(withdraw_after=self._withdraws)
+        return self._asked
+
+    def found(self, steps: Sequence[int] | None, begins_from: str) -> bool:
+        """Takes what the store holds; returns whether it has answered.
+
+        What was asked before more was distrusted is asked again, whatever the answer.
+
+        Args:
+            steps: Steps with a manifest, None where it does not answer.
             begins_from: The checkpoint to begin from without any, "" to start fresh then.
         """
-        self._durable, self._begins_from, self._waits, self.withdrawn_after = sorted(steps), begins_from, 0, None
+        asked, self._asked = self._asked, None
+        if steps is None:
+            return False
+        if self._withdraws != (asked.withdraw_after if asked is not None else None):
+            return True
+        self._durable, self._begins_from, self._waits, self._withdraws = sorted(steps), begins_from, 0, None
         if len(self._durable) > KEEP_STEPS:  # One more is there because a lead before this one trusted it.
             self._agreed = max(self._agreed, self._durable[0])
+        return True
 
     def stepped(self) -> None:
         """Takes note that ranks step: what was waited for is there."""
@@ -100,40 +111,35 @@ class Resumption:
         self._waits += 1
         return AGAIN.wait_s(self._waits) if self._waits <= STORE_TRIES_MAX else None
 
+    def rest(self, monotonic_s: float) -> None:
+        """Puts off what is to be withdrawn, where nobody waits for it."""
+        self._again_s = monotonic_s + (self.put_off() or 0.0)
+
     def stored(self, step: int) -> None:
         """Takes note that a step has become durable."""
         self._damaged.discard(step)
         durable = sorted({*(self._durable or ()), step})
         self._durable = sorted({*durable[-KEEP_STEPS:], *({self._trusted(durable)} - {-1})})
 
-    def tried(self, report: StepTried, failure: Failure | None) -> None:
-        """Takes note of work that was done more than once.
+    def agreed(self, step: int) -> None:
+        """Takes note of the newest step whose state came of work on which all agreed."""
+        self._agreed = max(self._agreed, step)
 
-        Args:
-            report: What came of it.
-            failure: Of whom, where that is certain.
-        """
-        if report.equal:
-            self._agreed = max(self._agreed, report.agreed_step)
-        elif failure is not None and self._doubt is None:
-            self._doubt = Doubt(agreed_step=max(report.agreed_step, self._agreed), failure=failure)
-
-    def doubted(self) -> Doubt | None:
-        """Returns the devices that were found to differ, once."""
-        doubt, self._doubt = self._doubt, None
-        return doubt
-
-    def distrust(self, agreed_step: int) -> int:
+    def distrust(self, agreed_step: int, *, late: bool) -> int:
         """Trusts no step after one on which all agreed; returns after which none shall be offered.
 
-        Where nothing as old is durable any more, the oldest there is will have to do.
+        The store is to withdraw them, whatever becomes of the attempt. Where nothing as old is durable any more, the
+        oldest there is will have to do.
 
         Args:
-            agreed_step: See `Doubt`.
+            agreed_step: The newest step of which it is known that all agreed, -1 where none is.
+            late: Whether that was told of a generation that is over: what others agreed on since says nothing of it.
         """
         oldest = min(set(self._durable or ()) - self._damaged, default=-1)
-        self._durable, self.withdrawn_after = None, max(agreed_step, oldest)
-        return self.withdrawn_after
+        after = max(agreed_step, oldest, -1 if late else self._agreed)
+        self._withdraws = after if self._withdraws is None else min(after, self._withdraws)
+        self._agreed = min(self._agreed, self._withdraws)
+        return self._withdraws
 
     def _trusted(self, durable: Sequence[int]) -> int:
         """Returns the newest durable step on whose state all agreed, -1 for none."""

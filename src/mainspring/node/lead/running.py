@@ -337,17 +337,22 @@ class RunningGeneration:
         )
         return self._failed(failure)
 
-    def tried(self, message: wire.RankTried) -> Failure | None:
-        """Takes word of work that was done more than once; returns who failed, where that is certain."""
+    def tried(self, message: wire.RankTried, *, late: bool) -> Failure | None:
+        """Takes word of work that was done more than once; returns who failed, where that is certain.
+
+        Args:
+            late: Whether it is of a generation that is over. Who ran where is not known any more: nobody is blamed.
+        """
         report, active = message.report, self._members.active
         if not self._ranks.result(message.rank, message.sequence) or report.equal:
             return None
-        role = active[message.rank].role
-        odd = [rank for rank, place in active.items() if place.role == role and place.role_rank in report.ranks]
+        place = None if late else active.get(message.rank)
+        alike = [(rank, one) for rank, one in active.items() if place is not None and one.role == place.role]
+        odd = [rank for rank, one in alike if one.role_rank in report.ranks]
         agents = tuple(dict.fromkeys(active[rank].agent for rank in odd))
         self._outbox.event(
             leads.DevicesDifferEvent(
-                generation=self._generation,
+                generation=message.generation,
                 step=report.step,
                 ranks=", ".join(map(str, odd[:ODD_TOLD_MAX])),
                 nodes=self._nodes(agents),
@@ -358,7 +363,7 @@ class RunningGeneration:
                 given_up=report.given_up,
             )
         )
-        return of_devices(odd, agents) if report.certain and odd else None
+        return of_devices(odd or [message.rank], agents) if report.certain else None
 
     def _nodes(self, agents: Sequence[int]) -> str:
         """Returns where agents are, for an event: none twice, and not too many."""

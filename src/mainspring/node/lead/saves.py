@@ -137,6 +137,11 @@ class Saves:
         """Ends the save under way, of which all shares have come: nobody shall have that step."""
         self._taken, self._writing = None, False
 
+    def distrust(self) -> None:
+        """Ends the save under way: what it saves is not trusted. A manifest that is on its way there comes first."""
+        if not self._writing:
+            self._taken = None
+
     def unwritten(self, step: int, monotonic_s: float) -> bool:
         """Takes note that the manifest could not be written; the rest is as with `fail`."""
         self._writing = False

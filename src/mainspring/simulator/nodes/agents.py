@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, final
 from mainspring.domain import wire
 from mainspring.simulator.nodes.agenda import within
 from mainspring.simulator.nodes.leading import SimulatedLead
-from mainspring.simulator.nodes.object_store import Content, stored
+from mainspring.simulator.nodes.object_store import Content, branch_of, stored
 from mainspring.simulator.nodes.parts import Agent, Rank, RunKey
 
 if TYPE_CHECKING:
@@ -85,6 +85,8 @@ class AgentPrograms:
             run = RunKey(self._attempt.epoch_of(agent), order.generation)
             same = self._states.setdefault(run, state)
             assert same == state, f"generation {run} begins from {same} and from {state}"
+            branch = branch_of(self._attempt.claim_of(agent), order.generation)
+            self._attempt.store.courses.began(branch, state)
         self._attempt.say(agent, answer)
 
     def _restored(self, agent: Agent, order: wire.PrepareGeneration) -> Content | str:
@@ -99,6 +101,10 @@ class AgentPrograms:
         if order.begins_from:
             return Content(order.begins_from, -1)
         return store.content(order.step) or "it is gone"
+
+    def begun_from(self, run: RunKey) -> Content | None:
+        """Returns what a generation begins from, None while no agent has it."""
+        return self._states.get(run)
 
     def _start(self, agent: Agent, message: wire.StartRanks) -> None:
         order = agent.order

@@ -15,6 +15,7 @@ from mainspring.domain.ports import Dice
 from mainspring.node.lead.effects import Instant, StopAsked
 from mainspring.simulator.nodes.agenda import Agenda, within
 from mainspring.simulator.nodes.agents import AgentPrograms
+from mainspring.simulator.nodes.devices import DeviceChecks
 from mainspring.simulator.nodes.leading import SimulatedLead
 from mainspring.simulator.nodes.links import Links
 from mainspring.simulator.nodes.object_store import JobStore
@@ -86,6 +87,7 @@ class SimulatedAttempt:
         self.ranks = Ranks(self, last=program.last, reconnects=program.reconnects, step_s=program.step_s)
         self.lease_s = math.inf
         self.programs = AgentPrograms(self)
+        self.checks = DeviceChecks(self)
         self._controller = controller
         self._ended = ended
         self._seen = seen

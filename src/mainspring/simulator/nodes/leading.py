@@ -19,6 +19,7 @@ from mainspring.node.lead.lead import Lead
 from mainspring.node.lead.reports import Answered, Reports
 from mainspring.node.net.controller import CALL_LIMIT_S
 from mainspring.simulator.nodes.agenda import chance, within
+from mainspring.simulator.nodes.object_store import Content, branch_of
 from mainspring.simulator.nodes.parts import Agent, RunKey
 from mainspring.simulator.nodes.promises import Promises
 from mainspring.simulator.nodes.rare import Rare
@@ -31,6 +32,7 @@ SOON_S = 0.1
 STORE_S_MAX = 0.4  # One look at the object store, most times; see `_store_s`.
 SLOW_STORE_S_MAX = 60.0  # Longer than it takes until another lead is named.
 COORDINATORS_S = 0.05
+_MENDED = 0.5  # Of devices that are told to be wrong, those that somebody mends at once.
 EFFECTS_KEPT_MAX = 10_000  # A lead of ten agents wants about one a second: hours of it.
 
 
@@ -75,20 +77,38 @@ class SimulatedLead:
         """Gives the lead one piece of news, and does what it wants."""
         if not self.hosted or self.lead.over:
             return
-        if isinstance(news, effects.Said) and isinstance(news.message, wire.Unknown):
-            self._hear_unknown(news)
-            return
+        match news:
+            case effects.Said(message=wire.Unknown()):
+                self._hear_idly(news, UnknownWordEvent.kind)
+                return
+            case effects.Said(message=wire.RankTried(report=wire.StepTried(certain=False))):
+                self._hear_idly(news, DevicesDifferEvent.kind)
+                return
+            case _:
+                pass
         self._promises.learn(news)
         wanted = self.lead.handle(news, self._attempt.instant_at(self.agent))
-        self._collect()
+        doubted = self._collect()
         for effect in wanted:
             self._do(effect)
+        if doubted is not None:
+            self._promises.check_followed(doubted, here=self.lead.generation, ends=self.lead.outcome is not None)
+        self._check_over()
 
-    def _hear_unknown(self, news: effects.Said) -> None:
-        """Gives the lead a word that it does not know, of which nothing may come but that it is shown."""
+    def _check_over(self) -> None:
+        if self.lead.over:
+            well, run = self.lead.outcome is AttemptState.SUCCEEDED, RunKey(self.orders.epoch, self.lead.generation)
+            self._attempt.store.courses.check_over(self._claim, self._attempt.ranks.ended.get(run) if well else None)
+
+    def _hear_idly(self, news: effects.Said, kind: str) -> None:
+        """Gives the lead a word of which nothing may come but that it is shown: one that it does not know, or a doubt
+        about devices that tells on nobody.
+        """
         self.feed(effects.Tick())  # What is due by now is no answer to it.
+        if not self.hosted or self.lead.over:
+            return
         wanted = self.lead.handle(news, self._attempt.instant_at(self.agent))
-        told = [event.kind for event in self.lead.events if event.kind != UnknownWordEvent.kind]
+        told = [event.kind for event in self.lead.events if event.kind != kind]
         assert not wanted, f"{news} is acted on: {wanted}"
         assert not told, f"{news} is acted on: {told}"
         self._collect()
@@ -97,16 +117,39 @@ class SimulatedLead:
         self.feed(effects.Tick())
         return self.hosted
 
-    def _collect(self) -> None:
+    def _collect(self) -> int | None:
+        """Takes what the lead tells; returns the generation that it is told to be wrong of, None where it is not."""
+        doubted = None
         for event in self.lead.events:
             if event.kind == AgentLostEvent.kind:
                 self._check_given_up(event.detail["agent"])
             if event.kind == ReplicasDifferEvent.kind:
                 self._promises.distrust()
             if event.kind == DevicesDifferEvent.kind and event.detail["certain"]:
-                self._promises.distrust_all()
+                doubted = self._doubt(event.detail)
         self.told += self.lead.events
         self._reports.collect()
+        return doubted
+
+    def _doubt(self, told: wire.Detail) -> int:
+        """Takes note that the lead tells of devices that stand alone; returns of which generation.
+
+        Raises:
+            AssertionError: It names a rank whose device never was wrong.
+        """
+        generation, step = int(told["generation"]), int(told["step"])
+        self._promises.distrust_all()
+        if not self._attempt.checks.every:
+            return generation  # Somebody makes it up, and not the ranks.
+        nodes, ranks = str(told["nodes"]).split(", "), str(told["ranks"]).split(", ")
+        for rank in [int(each) for each in ranks if each]:
+            devices = [agent.device(rank) for agent in self._attempt.agents if agent.node in nodes]
+            assert any(device.faulty for device in devices), f"rank {rank} is innocent: {dict(told)}"
+            for device in devices:
+                device.lies &= not chance(self._attempt.luck, _MENDED)
+        store = self._attempt.store
+        store.courses.doubt(self._claim, Content(branch_of(self._claim, generation), step), oldest=store.oldest)
+        return generation
 
     def _check_given_up(self, number: object) -> None:
         """Checks that no rank of an agent lives that is given up: others may soon take its place."""
@@ -124,14 +167,26 @@ class SimulatedLead:
             case effects.Tell(agent=number, message=message):
                 if isinstance(message, wire.PrepareGeneration):
                     self._promises.check_choice(message)
+                elif isinstance(message, wire.LeaveAt):
+                    self._promises.leaves(message)
+                elif isinstance(message, wire.StartRanks) and self._promises.starts(message.generation):
+                    self._check_start(message.generation)
                 self._attempt.tell(self, number, message)
             case effects.FindDurable(withdraw_after=after):
+                if after is not None:
+                    self._attempt.store.courses.asked(self._claim, after)
                 later(self._store_s(), lambda: self._find(after))
             case effects.StartCoordinators(generation=generation, sizes=sizes):
                 self._attempt.declared(RunKey(self.orders.epoch, generation), sum(sizes.values()))
                 later(COORDINATORS_S, lambda: self._coordinate(generation))
             case effects.WriteManifest():
+                self._promises.trusts(effect.trusted)
                 later(within(luck, 0.0, self._store_s()), lambda: self._write(effect))
+
+    def _check_start(self, generation: int) -> None:
+        begun = self._attempt.programs.begun_from(RunKey(self.orders.epoch, generation))
+        if begun is not None:
+            self._attempt.store.courses.check_start(self._claim, begun)
 
     def _store_s(self) -> float:
         luck, slow = self._attempt.luck, self._attempt.store.slow
@@ -147,7 +202,9 @@ class SimulatedLead:
         elif self._current():
             store.put_claim(self._claim)
             if withdraw_after is not None:
+                self._attempt.saw(Rare.WITHDRAWN)
                 store.withdraw(withdraw_after)
+                store.courses.withdrawn(self._claim, withdraw_after)
             self.feed(effects.DurableSeen(steps=store.steps, begins_from=self.orders.begins_from))
 
     def _current(self) -> bool:

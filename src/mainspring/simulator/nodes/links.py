@@ -55,6 +55,8 @@ class Links:
             self.say(agent, wire.RankStarted(generation=rank.run.generation, rank=rank.place.rank, pid=1))
             if rank.reported:
                 self._attempt.ranks.tell(agent, rank, {})
+        for tried in agent.tried:
+            self.say(agent, tried)
         for exited in agent.exits.values():
             self.say(agent, exited)
 

@@ -14,6 +14,7 @@ from mainspring.simulator.nodes.releases import NEVER, NewerRelease
 if TYPE_CHECKING:
     from mainspring.simulator.nodes.leading import SimulatedLead
 
+DEVICES = 4  # Of a node, as most chips as one is drawn with.
 SNAPSHOTS_KEPT = 2  # As an arena keeps: the newest of a place, and the one before.
 
 
@@ -49,6 +50,26 @@ class StateSnapshot:
     holding: wire.Holding
     content: Content
     damaged: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class Device:
+    """What one rank of a node computes with.
+
+    Args:
+        lies: Whether it computes wrongly, and says nothing.
+        slips: Whether the next step, or the first look of a check before it, comes out wrong there, once.
+        faulty: Whether it ever lied.
+    """
+
+    lies: bool = False
+    slips: bool = False
+    faulty: bool = False
+
+
+def new_devices() -> tuple[Device, ...]:
+    """Returns those of a node, all sound."""
+    return tuple(Device() for _ in range(DEVICES))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -110,6 +131,9 @@ class Agent:
         address: Where others reach it.
         clock: Its node's.
         newer: When its node runs the next release.
+        devices: Its node's; see `device`.
+        tried: What its ranks told of work that they did more than once.
+        given: How many things each of its places has told that are counted.
         lost_epoch: The epoch of the lead it has lost and asks another for.
         patience_s: How long it waits for a word of its lead.
         leaves_s: When its engine ends it, once it was told so.
@@ -124,6 +148,9 @@ class Agent:
     address: str
     clock: NodeClock = NodeClock()
     newer: NewerRelease = NEVER
+    devices: tuple[Device, ...] = field(default_factory=new_devices)
+    tried: list[wire.RankTried] = field(default_factory=list)
+    given: dict[int, int] = field(default_factory=dict)
     token: str = ""
     orders: wire.Orders | None = None
     alive: bool = True
@@ -152,6 +179,10 @@ class Agent:
         """Returns its number in the attempt."""
         assert self.orders is not None
         return self.orders.agent
+
+    def device(self, rank: int) -> Device:
+        """Returns what a place of it computes with."""
+        return self.devices[rank % len(self.devices)]
 
     def damage(self) -> None:
         """Changes bytes of all that its memory holds."""

@@ -24,6 +24,7 @@ class Promises:
         self._doubted = False
         self._order: wire.PrepareGeneration | None = None
         self._resumes: list[tuple[int, int]] = []
+        self._trusted = self._started = self._leaving = -1
 
     def learn(self, news: News) -> None:
         """Keeps, in the plainest way, what the lead is told of memory and store."""
@@ -49,7 +50,8 @@ class Promises:
             case DurableSeen(steps=steps) if steps is not None:
                 self._durable = set(steps)
             case ManifestWritten(failure="", step=step):
-                self._durable = set(sorted({*self._durable, step})[-KEEP_STEPS:])
+                durable = sorted({*self._durable, step})
+                self._durable = {*durable[-KEEP_STEPS:], *({self._trusted} & set(durable))}
             case _:
                 pass
 
@@ -63,6 +65,33 @@ class Promises:
     def distrust_all(self) -> None:
         """Takes note that devices did not agree: what is in memory when the next choice is made is of no use."""
         self._doubted = True
+
+    def trusts(self, step: int) -> None:
+        """Takes note of the durable step that stays however old it is, -1 for none."""
+        self._trusted = step
+
+    def starts(self, generation: int) -> bool:
+        """Takes note that ranks are let start; returns whether it is the first time in their generation."""
+        news, self._started = generation > self._started, max(generation, self._started)
+        return news
+
+    def leaves(self, order: wire.LeaveAt) -> None:
+        """Takes note that ranks are to leave."""
+        self._leaving = order.generation if order.then is wire.Then.EXIT else self._leaving
+
+    def check_followed(self, doubted: int, *, here: int, ends: bool) -> None:
+        """Checks that ranks do not go on with a device that is told to be wrong.
+
+        Args:
+            doubted: The generation in which it is.
+            here: The generation that the lead is at now.
+            ends: Whether the attempt does.
+
+        Raises:
+            AssertionError: They go on.
+        """
+        follows = here > doubted or ends or self._leaving == doubted
+        assert follows, f"a device of generation {doubted} is told to be wrong, and nothing follows"
 
     def _forget(self, agent: int) -> None:
         self._known[agent] = []

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, final
 
 from mainspring.domain import wire
 from mainspring.simulator.nodes.agenda import chance, within
-from mainspring.simulator.nodes.object_store import Content
+from mainspring.simulator.nodes.object_store import Content, branch_of
 from mainspring.simulator.nodes.parts import Agent, Rank, RunKey, StateSnapshot, keep
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ class Ranks:
         self.last = last
         self.reconnects = reconnects
         self.slow_copies = 0.0  # How often the way to a peer is busy for seconds.
+        self.ended: dict[RunKey, Content] = {}  # In which state programs came to their ends.
         self.cost_s = 0.0  # What a snapshot and its copy each cost their node, beside what blocks ranks.
         self._attempt = attempt
         self._failing: set[RunKey] = set()
@@ -77,18 +78,20 @@ class Ranks:
                     self._failing.add(run)
                     self._attempt.agenda.after(NOTICE_S, partial(self._bereft, run))
             elif all(rank.stepping and not rank.stopped for _, rank in gang):
+                branch = branch_of(self._attempt.claim_of(gang[0][0]), run.generation)
+                agreed = self._attempt.checks.before_step(run, gang, branch)
                 for agent, rank in gang:
                     delay_s = within(self._attempt.luck, 0.0, 0.05)
-                    self._attempt.agenda.after(delay_s, partial(self._advance, agent, rank))
+                    self._attempt.agenda.after(delay_s, partial(self._advance, agent, rank, agreed))
         return self._attempt.goes_on
 
-    def _advance(self, agent: Agent, rank: Rank) -> None:
+    def _advance(self, agent: Agent, rank: Rank, agreed: int | None) -> None:
         if agent.ranks.get(rank.place.rank) is not rank or rank.stopped:
             return
-        leave = rank.leave_at is not None and rank.step >= max(0, rank.leave_at)
-        if not leave and rank.step < self.last:
-            branch = f"{agent.orders.number if agent.orders else 0}.{rank.run.epoch}.{rank.run.generation}"
-            rank.state = Content(branch, rank.step + 1)
+        leave = _leaves(rank)
+        if not self.is_last(rank):
+            branch = branch_of(self._attempt.claim_of(agent), rank.run.generation)
+            rank.state = Content(branch, rank.step + 1, rank.state.agreed if agreed is None else agreed)
             leave = rank.leave_at is not None and rank.step >= rank.leave_at
         done = rank.step >= self.last
         if leave or done or rank.step % rank.every == 0:
@@ -96,9 +99,15 @@ class Ranks:
         if leave or done:
             self.report(agent, rank)
             if done:
-                self._attempt.say(agent, wire.RankResult(rank=rank.place.rank, values={"success": 1.0}, sequence=1))
+                self.ended[rank.run], number = rank.state, rank.place.rank
+                sequence = self._attempt.checks.sequence(agent, number)
+                self._attempt.say(agent, wire.RankResult(rank=number, values={"success": 1.0}, sequence=sequence))
             goes_on = rank.then is wire.Then.REJOIN and self.reconnects and leave
             self.leave(agent, rank, "", None if goes_on else 0 if done else wire.EXIT_PREEMPTED)
+
+    def is_last(self, rank: Rank) -> bool:
+        """Returns whether a rank takes no step any more."""
+        return _leaves(rank) or rank.step >= self.last
 
     def _bereft(self, run: RunKey) -> None:
         """A peer is gone: those left fail in the collective they wait in, but where no word of it arrives."""
@@ -204,6 +213,10 @@ class Ranks:
         content = contents.pop()
         assert content.step == order.step, f"{content} is called step {order.step}"
         return content
+
+
+def _leaves(rank: Rank) -> bool:
+    return rank.leave_at is not None and rank.step >= max(0, rank.leave_at)
 
 
 def _come_up(rank: Rank) -> None:

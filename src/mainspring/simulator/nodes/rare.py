@@ -61,6 +61,11 @@ class Rare(str, Enum):
     AGENT_LEFT = "an agent left on notice"
     FROM_STORE = "a generation resumed from the object store"
     CAUGHT_UP = "a generation came past what was lost"
+    WRONG_TOLD = "a device was told to compute wrongly"
+    WRONG_UNKNOWN = "devices differed, and nothing told which was right"
+    WRONG_ONCE = "a step came out wrong once, and nobody was named"
+    UNCHECKED = "a program did not repeat itself, and was checked no more"
+    WITHDRAWN = "a store withdrew what came since all devices had agreed"
 
 
 _CAUSES = {"evict": Rare.EVICTED, "taken": Rare.TAKEN, "fenced": Rare.GIVEN_UP, "cancel": Rare.CANCELLED}
@@ -96,6 +101,12 @@ def count_told(seen: Counter[Rare], everything: Iterable[Event]) -> None:
                 rare = Rare.PROMISE_MOVED
             case leads.GenerationResumedEvent(source="store"):
                 rare = Rare.FROM_STORE
+            case leads.DevicesDifferEvent(given_up=True):
+                rare = Rare.UNCHECKED
+            case leads.DevicesDifferEvent(certain=True):
+                rare = Rare.WRONG_TOLD
+            case leads.DevicesDifferEvent(again=again):
+                rare = Rare.WRONG_ONCE if again else Rare.WRONG_UNKNOWN
             case _:
                 pass
         if rare is not None:

@@ -11,9 +11,10 @@ from mainspring.control import Control
 from mainspring.domain import wire
 from mainspring.domain.errors import MainspringError, Unavailable
 from mainspring.domain.fleet import AllocationPhase, LaunchOrder
-from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, NodeName
+from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, JobId, NodeName
 from mainspring.simulator.nodes.agenda import Agenda, chance, pick, within
 from mainspring.simulator.nodes.attempt import Controller, Program, SimulatedAttempt
+from mainspring.simulator.nodes.devices import DeviceFaults
 from mainspring.simulator.nodes.object_store import JobStore
 from mainspring.simulator.nodes.parts import Agent, NodeClock
 from mainspring.simulator.nodes.rare import Rare
@@ -75,6 +76,14 @@ class GangFaults:
     held_back: float = 0.0
     answers_late: float = 0.0
     repeats: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Nodes:
+    """What differs from node to node, and from time to time."""
+
+    upgrade: Upgrade
+    devices: DeviceFaults
 
 
 @final
@@ -155,7 +164,7 @@ class Gangs:
         self._seed = seed
         self._hurry = False
         self._luck = SeededDice(seed, "object stores")
-        self._upgrade = Upgrade(seed)
+        self._nodes = _Nodes(upgrade=Upgrade(seed), devices=DeviceFaults(seed))
         self._agents: dict[tuple[AllocationId, NodeName], Agent] = {}
         self._calls: dict[AttemptId, _Calls] = {}
 
@@ -178,7 +187,7 @@ class Gangs:
 
     def answered(self, answer: _Answer) -> _Answer:
         """Returns what an agent reads of a server's answer, which may be of the next release."""
-        if not self._upgrade.server.states(self.agenda.now_s):
+        if not self._nodes.upgrade.server.states(self.agenda.now_s):
             return answer
         self.seen[Rare.SERVER_NEWER] += 1
         return as_answered(answer)
@@ -213,7 +222,8 @@ class Gangs:
             index=index,
             address=f"{order.nodes[index]}.{order.allocation}:1",
             clock=self._clock(name, order.nodes[index]),
-            newer=self._upgrade.of(f"{order.nodes[index]} of {name}"),
+            newer=self._nodes.upgrade.of(f"{order.nodes[index]} of {name}"),
+            devices=self._nodes.devices.of(name, order.nodes[index]),
             token=order.token,
         )
         self._agents[order.allocation, agent.node] = agent
@@ -251,6 +261,8 @@ class Gangs:
             seen=self.seen,
         )
         made.ranks.slow_copies = _SLOW_COPIES
+        made.checks.every = self._nodes.devices.check_every(JobId(order.job))
+        made.checks.repeats = self._nodes.devices.repeats(JobId(order.job))
         return made
 
     # ------------------------------------------------------------ what happens to them
@@ -293,6 +305,7 @@ class Gangs:
             agent.damage()
         if chance(luck, faults.agent_dies):
             attempt.end_agent(agent, -9, "killed")
+        self._nodes.devices.harm(attempt)
 
     def _kill_rank(self, attempt: SimulatedAttempt) -> None:
         ranks, luck = attempt.ranks.living, attempt.luck
@@ -323,6 +336,7 @@ class Gangs:
             calls.cut_until_s = 0.0
         for store in self.stores.values():
             store.up = True
+        self._nodes.devices.mend()
 
 
 def _back(store: JobStore) -> None:

@@ -11,14 +11,17 @@ from mainspring.control.service.steering.pausing import Pauses
 from mainspring.domain.answers import HoldView, JobView, NewHold, NewPriority, NewSize, QueuePlace, Submit
 from mainspring.domain.errors import Conflict, MainspringError
 from mainspring.domain.ids import JobId, RoleName, TeamName
-from mainspring.domain.job import MAIN, JobSpec, Option, Tier
+from mainspring.domain.job import LAB, MAIN, JobSpec, Option, Tier
 from mainspring.domain.life import JobState
 from mainspring.simulator.nodes.agenda import chance, pick
+from mainspring.simulator.nodes.devices import DeviceFaults
 from mainspring.simulator.proof.draws import role
 from mainspring.simulator.proof.watching import NodeWatchers
 from mainspring.testing import SeededDice
+from mainspring.train.steps.verdicts import THIRD
 
 _BREATHING, _BREATHES = 0.1, 0.4  # Of all worlds, those where jobs shrink and grow; and how often, each step.
+_CHECKS = 0.05  # How often, each step, somebody submits a job of several devices where some are wrong.
 _REPLICAS_MAX = 4  # As a job is drawn with.
 
 
@@ -99,6 +102,8 @@ class People:
         """Those of them who watch nodes."""
         self._dice = SeededDice(seed, "resizes")
         self._breathes = _BREATHES if chance(self._dice, _BREATHING) else 0.0
+        self._checks = _CHECKS if DeviceFaults(seed).there else 0.0
+        self._checked = SeededDice(seed, "checked jobs")
 
     def breathe(self) -> bool:
         """Returns whether they want the size of some job changed now."""
@@ -118,6 +123,24 @@ class People:
             tier=list(Tier)[pick(self._dice, len(Tier))],
             roles=(role(1.0, replicas=2 + pick(self._dice, 2), replicas_min=1),),
             duration_s=float(20 + pick(self._dice, 60)),
+        )
+        return Submit(spec=spec, key=f"key-{number}")
+
+    def checked(self, number: int) -> Submit | None:
+        """Returns a job whose devices can tell which of them is wrong, at times, where some are.
+
+        Args:
+            number: How many jobs there were before.
+        """
+        if not chance(self._checked, self._checks):
+            return None
+        replicas = THIRD + pick(self._checked, 2)
+        spec = JobSpec(
+            name=f"job-{number}",
+            team=LAB,
+            tier=Tier.CRITICAL,
+            roles=(role(1.0, replicas=replicas, replicas_min=replicas, spares=pick(self._checked, 2)),),
+            duration_s=60.0,
         )
         return Submit(spec=spec, key=f"key-{number}")
 

@@ -330,6 +330,8 @@ class World:
             self._cancel()
         if chance(luck, rates.steer):
             self._say(steer(self._reached(), luck, self._live(), list(self._people.limits)))
+        if (submit := self._people.checked(len(self._jobs) + self._past.forgotten)) is not None:
+            self._submit(submit)
         if self._people.breathe():
             if (submit := self._people.elastic(len(self._jobs) + self._past.forgotten)) is not None:
                 self._submit(submit)

@@ -10,8 +10,9 @@ from mainspring.domain.errors import Unavailable
 from mainspring.domain.wire import Detail, StepTried
 from mainspring.domain.wire.events.leads import DevicesDifferEvent
 from mainspring.session import Restored, Session
-from mainspring.train.steps.again import Again, Batch, Trials
+from mainspring.train.steps.again import Batch, Trials
 from mainspring.train.steps.state import TrainState
+from mainspring.train.steps.verdicts import Again
 
 DEVICE_LENGTH_MAX = 200  # Of their names, for people.
 AGREED = "agreed_step"  # A fact of every snapshot: the newest step whose state came of work on which all agreed.

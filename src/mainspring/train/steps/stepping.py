@@ -17,9 +17,10 @@ from jax.sharding import Mesh, NamedSharding
 
 from mainspring.train.recipe import Recipe
 from mainspring.train.state.sharding import WHOLE
-from mainspring.train.steps.again import Again, Batch, Trials
+from mainspring.train.steps.again import Batch, Trials
 from mainspring.train.steps.state import TrainState
 from mainspring.train.steps.update import Measures, answered_kinds, make_update
+from mainspring.train.steps.verdicts import Again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
