@@ -31,7 +31,7 @@ def write_past(url: str) -> None:
     subprocess.run([sys.executable, "-m", *words], cwd=ROOT, check=True, capture_output=True, timeout=180)
 
 
-def forms(row: Mapping[str, Any]) -> dict[str, Any]:
+def forms(row: Mapping[Any, Any]) -> dict[str, Any]:
     """What kind of value each column has; of JSON, its keys too, and that it is written as ours is."""
     found: dict[str, Any] = {name: type(value).__name__ for name, value in row.items()}
     for name in JSON:
