@@ -1,5 +1,5 @@
-"""`ms demo --loop`: what its parts decide and do by themselves, all of it with three arms and, as a soak test, with
-twenty.
+"""`ms demo --loop`: what its parts decide and do by themselves, and, as soak tests, all of it with three arms and
+with twenty.
 """
 
 from __future__ import annotations
@@ -271,7 +271,7 @@ def show(home: Path, *words: str, timeout_s: float) -> dict[str, Any]:
     return report
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(1_800)
 def test_three_arms_fail_are_shown_how_and_do_better_and_a_bad_release_comes_back(tmp_path: Path) -> None:
     show(tmp_path / "loop", "--arms", "3", "--starts", "40", timeout_s=1_700)
