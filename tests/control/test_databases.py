@@ -223,6 +223,21 @@ def test_commits_wait_for_the_disk_also_where_a_database_lets_them_not(
 
 
 @pytest.mark.slow
+def test_lists_of_many_are_looked_up_by_plans_that_know_them(postgres_url: str) -> None:
+    """Of a plan that was made before, each row would be compared with each of them."""
+    store = open_store(postgres_url)
+    keys = [f"key-{at}" for at in range(500)]
+    made = sa.select(jobs.c.id).where(jobs.c.team == "vision", jobs.c.submit_key.in_(keys))
+    with store.write() as connection:
+        for _ in range(20):
+            assert not connection.execute(made).all()
+        plans = "SELECT sum(generic_plans), sum(custom_plans) FROM pg_prepared_statements WHERE statement LIKE %s"
+        kept, anew = connection.exec_driver_sql(plans, ("%submit_key IN%",)).one()
+        assert (kept, anew > 0) == (0, True)
+    store.close()
+
+
+@pytest.mark.slow
 def test_database_that_cannot_serve_is_told_in_our_words(postgres: PostgresServer) -> None:
     postgres.say("CREATE DATABASE ascii TEMPLATE template0 ENCODING SQL_ASCII LOCALE_PROVIDER libc LOCALE 'C'")
     with pytest.raises(InvalidInput, match="UTF8"):
