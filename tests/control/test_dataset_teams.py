@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 import sqlalchemy as sa
 from tests.control.calling import Api, Served
+from tests.control.granting import Given
 from tests.data.making import record_many, version_of
 
 from mainspring.app.server.arrivals import Inboxes
@@ -42,7 +43,6 @@ from mainspring.domain.ids import TeamName
 from mainspring.domain.job import LAB, JobKind, Tier
 from mainspring.domain.team import Team, TeamRole
 from mainspring.domain.wire import StoreCredentials, ViewCredentialsWanted
-from mainspring.objects import Access
 from mainspring.objects import open_store as open_objects
 
 if TYPE_CHECKING:
@@ -403,23 +403,9 @@ def test_a_view_of_an_older_release_is_of_the_dataset_whose_version_says_so(stoc
     assert datasets_of_view(store, "nothing") == ()
 
 
-class _Given:
-    """Gives credentials to everybody, and keeps what for."""
-
-    def __init__(self) -> None:
-        self.asked: list[Access] = []
-
-    def grant(self, access: Access, *, holder: str) -> StoreCredentials:
-        self.asked.append(access)
-        return StoreCredentials(access_key_id="a", secret_access_key="b", session_token="c", lasts_s=60.0, options={})
-
-    def check(self, access: Access) -> None:
-        """Whatever it is, it may be given."""
-
-
 @pytest.mark.slow
 def test_ranks_get_no_session_for_a_view_whose_dataset_is_another_teams_by_now(stocked: World) -> None:
-    control, view, grants = stocked.control, _view_of(stocked, "grips"), _Given()
+    control, view, grants = stocked.control, _view_of(stocked, "grips"), Given()
     job = control.submit(Submit(spec=stocked.spec(team=ARMS, views=(view,))), _caller(stocked, ARMS)).id
     stocked.run(job)
     order = next(iter(stocked.orders_of(job).values()))

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.control.granting import Given
 
 from mainspring.control import LAB_ITSELF, Caller, Settings
 from mainspring.control.service.evaluations.carrying import spec_of
@@ -19,7 +20,7 @@ from mainspring.domain.errors import InvalidInput, NotAllowed, NotFound
 from mainspring.domain.ids import JobId, TeamName
 from mainspring.domain.job import LAB, JobKind, JobSpec
 from mainspring.domain.team import Team, TeamRole
-from mainspring.domain.wire import CredentialsWanted, StoreCredentials, ViewCredentialsWanted
+from mainspring.domain.wire import CredentialsWanted, ViewCredentialsWanted
 from mainspring.objects import Access
 from mainspring.objects.sts import RoleSessions
 from mainspring.testing import SeededDice
@@ -29,20 +30,6 @@ if TYPE_CHECKING:
 
 VISION, ARMS = TeamName("vision"), TeamName("arms")
 RELEASE = f"release:{'a' * 64}"
-
-
-class _Given:
-    """Gives credentials to everybody, and keeps what for."""
-
-    def __init__(self) -> None:
-        self.asked: list[Access] = []
-
-    def grant(self, access: Access, *, holder: str) -> StoreCredentials:
-        self.asked.append(access)
-        return StoreCredentials(access_key_id="a", secret_access_key="b", session_token="c", lasts_s=60.0)
-
-    def check(self, access: Access) -> None:
-        """Whatever it is, it may be given."""
 
 
 @pytest.fixture
@@ -56,7 +43,7 @@ def _caller(world: World, team: str, role: TeamRole = TeamRole.MEMBER) -> Caller
     return world.control.people.caller(world.token(role, team=team, holder=f"{role.value}-{team}"))
 
 
-def _ranks_get(world: World, spec: JobSpec, grants: _Given) -> Access:
+def _ranks_get(world: World, spec: JobSpec, grants: Given) -> Access:
     """Runs a job and asks for what its ranks may do, as its agent does for them."""
     job = world.submit(spec)
     world.run(job)
@@ -68,7 +55,7 @@ def _ranks_get(world: World, spec: JobSpec, grants: _Given) -> Access:
 
 
 def test_ranks_get_what_their_spec_names_to_read_and_never_what_their_agent_may_write(teams: World) -> None:
-    grants, trained = _Given(), teams.submit(teams.spec("trained", team=ARMS, views=("a-view",)))
+    grants, trained = Given(), teams.submit(teams.spec("trained", team=ARMS, views=("a-view",)))
     reads = _ranks_get(teams, teams.spec("serves", team=ARMS, reads=(f"{trained}@7", "imported", RELEASE)), grants)
     assert reads == Access(reads=(f"checkpoints/{trained}", "checkpoints/imported"), named=("artifacts",))
     evaluates = _ranks_get(teams, teams.spec("evaluates", team=ARMS, evaluates=f"{trained}@7"), grants)
@@ -108,12 +95,12 @@ def test_jobs_name_checkpoints_that_their_submitter_and_their_team_may_read(team
 def test_an_evaluation_of_an_open_teams_checkpoint_reads_it_and_keeps_nothing_with_it(teams: World) -> None:
     theirs = teams.submit(teams.spec("theirs", team=VISION))
     teams.control.people.set_team(Team(name=VISION, parent=TeamName(LAB), open=True))
-    access = _ranks_get(teams, teams.spec("mine", team=ARMS, evaluates=f"{theirs}@7"), _Given())
+    access = _ranks_get(teams, teams.spec("mine", team=ARMS, evaluates=f"{theirs}@7"), Given())
     assert access == Access(reads=(f"checkpoints/{theirs}",))
 
 
 def test_a_team_that_is_open_no_more_is_read_no_more(teams: World) -> None:
-    control, grants = teams.control, _Given()
+    control, grants = teams.control, Given()
     theirs = teams.submit(teams.spec("theirs", team=VISION))
     control.people.set_team(Team(name=VISION, parent=TeamName(LAB), open=True))
     job = control.submit(Submit(spec=teams.spec("mine", team=ARMS, reads=(theirs,))), _caller(teams, ARMS)).id
@@ -128,7 +115,7 @@ def test_a_team_that_is_open_no_more_is_read_no_more(teams: World) -> None:
 
 
 def test_a_job_begins_from_what_its_team_may_read_and_saves_on_where_it_may_no_more(teams: World) -> None:
-    control, grants, open_team = teams.control, _Given(), Team(name=VISION, parent=TeamName(LAB), open=True)
+    control, grants, open_team = teams.control, Given(), Team(name=VISION, parent=TeamName(LAB), open=True)
     theirs = teams.submit(teams.spec("theirs", team=VISION))
     control.people.set_team(open_team)
     spec = teams.spec("mine", team=ARMS, begins_from=f"{theirs}@7", views=("a-view",))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 import sqlalchemy as sa
 from tests.control.calling import Api
+from tests.control.granting import Given
 
 from mainspring.control import Caller
 from mainspring.control.service.stored.access import granted
@@ -21,8 +22,8 @@ from mainspring.domain.errors import NotFound
 from mainspring.domain.ids import TeamName
 from mainspring.domain.job import LAB
 from mainspring.domain.team import Team, TeamRole
-from mainspring.domain.wire import StoreCredentials, ViewCredentialsWanted
-from mainspring.objects import Access, ObjectStore, open_store
+from mainspring.domain.wire import ViewCredentialsWanted
+from mainspring.objects import ObjectStore, open_store
 
 if TYPE_CHECKING:
     from tests.control.conftest import World
@@ -140,22 +141,8 @@ def test_who_repeats_a_call_hears_of_their_job_whatever_became_of_its_data(teams
         control.submit(Submit(spec=asked.spec), arms)
 
 
-class _Given:
-    """Gives credentials to everybody, and keeps what for."""
-
-    def __init__(self) -> None:
-        self.asked: list[Access] = []
-
-    def grant(self, access: Access, *, holder: str) -> StoreCredentials:
-        self.asked.append(access)
-        return StoreCredentials(access_key_id="a", secret_access_key="b", session_token="c", lasts_s=60.0)
-
-    def check(self, access: Access) -> None:
-        """Whatever it is, it may be given."""
-
-
 def test_views_that_are_another_teams_by_now_take_no_room_of_those_that_are_opened(teams: World) -> None:
-    control, grants = teams.control, _Given()
+    control, grants = teams.control, Given()
     names = ("grips-1", "grips-2", "grips-3")
     for name in names:
         record_dataset(_objects(teams), f"of-{name}", name)

@@ -33,6 +33,7 @@ from mainspring.node.probes.watchers.scrape import (
     is_own,
 )
 from mainspring.testing import FakeClock, SeededDice
+from tests.node.drivers import RecordedDriver
 from tests.node.exporter import GPUS, WELL, Exporter, address, served, uuid
 
 LIMIT_S = 120.0  # Until something is there that takes a moment.
@@ -268,27 +269,10 @@ HALL, NODE = ClusterName("hall"), NodeName("n1")
 AT = NodeRef(cluster=HALL, node=NODE)
 
 
-class Driver:
-    """NVIDIA's driver, asked beside the exporter."""
-
-    def __init__(self) -> None:
-        self.answers = [DeviceReading(address=address(gpu), remap_failed=False, uncorrected=0) for gpu in range(GPUS)]
-        self.told: list[XidSeen] = []
-
-    def read(self) -> Sequence[DeviceReading]:
-        return self.answers
-
-    def xids(self) -> Sequence[XidSeen]:
-        told, self.told = self.told, []
-        return told
-
-    def close(self) -> None:
-        pass
-
-
 def _told_by_all(watched: Watched, *, by: Sequence[str]) -> list[HealthEvent]:
     """Returns what a node's watchers tell of three Xids that a reset cures for two days, as each of them sees it."""
-    teller, driver = Teller(HALL, NODE, SeededDice(1)), Driver()
+    well = [DeviceReading(address=address(gpu), remap_failed=False, uncorrected=0) for gpu in range(GPUS)]
+    teller, driver = Teller(HALL, NODE, SeededDice(1)), RecordedDriver(well)
     devices, events = Devices(driver), list[HealthEvent]()
     for look in range(6):
         now_s = 1_000.0 + look * 86_400.0

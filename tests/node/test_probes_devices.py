@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +15,7 @@ from mainspring.domain.hardware.health import Repair
 from mainspring.node.probes.sightings import Sighting
 from mainspring.node.probes.watchers.devices import SLOW_LOOKS, DeviceReading, Devices, XidSeen
 from mainspring.node.probes.watchers.nvml import NvmlDevices, open_nvml
+from tests.node.drivers import RecordedDriver
 
 H100 = DeviceReading(
     address="0000:1b:00.0",
@@ -32,30 +33,12 @@ H100 = DeviceReading(
 EIGHT = [replace(H100, address=f"0000:{16 * index:02x}:00.0") for index in range(8)]
 
 
-class Recorded:
-    """A driver that answers what it was told to."""
-
-    def __init__(self, answers: Sequence[DeviceReading]) -> None:
-        self.answers = list(answers)
-        self.told: list[XidSeen] = []
-
-    def read(self) -> Sequence[DeviceReading]:
-        return self.answers
-
-    def xids(self) -> Sequence[XidSeen]:
-        told, self.told = self.told, []
-        return told
-
-    def close(self) -> None:
-        self.answers = []
-
-
 def _faults(devices: Devices) -> list[Sighting]:
     return [seen for seen in devices.look(1.0) if not seen.healthy]
 
 
 def test_gpus_that_are_well_say_so() -> None:
-    seen = Devices(Recorded(EIGHT)).look(1.0)
+    seen = Devices(RecordedDriver(EIGHT)).look(1.0)
     assert seen
     assert all(each.healthy for each in seen)
 
@@ -75,7 +58,7 @@ def test_gpus_that_are_well_say_so() -> None:
 def test_each_fault_of_one_gpu_is_told_of_it_alone(
     change: dict[str, Any], check: str, codes: tuple[str, ...], fatal: bool, repair: Repair
 ) -> None:
-    driver = Recorded(EIGHT)
+    driver = RecordedDriver(EIGHT)
     devices = Devices(driver)
     assert _faults(devices) == []
     driver.answers[3] = replace(EIGHT[3], **change)
@@ -85,7 +68,7 @@ def test_each_fault_of_one_gpu_is_told_of_it_alone(
 
 
 def test_errors_count_from_the_first_look_on_and_once() -> None:
-    driver = Recorded(EIGHT)
+    driver = RecordedDriver(EIGHT)
     devices = Devices(driver)
     _faults(devices)
     driver.answers[0] = replace(EIGHT[0], uncorrected=4, link_recoveries=6)
@@ -98,7 +81,7 @@ def test_errors_count_from_the_first_look_on_and_once() -> None:
 
 
 def test_clocks_are_held_down_only_when_they_stay_so_and_not_by_a_cap_of_power() -> None:
-    driver = Recorded(EIGHT)
+    driver = RecordedDriver(EIGHT)
     devices = Devices(driver)
     driver.answers[1] = replace(EIGHT[1], slowdowns=0x04 | 0x08 | 0x40)
     for _ in range(SLOW_LOOKS - 1):
@@ -108,7 +91,7 @@ def test_clocks_are_held_down_only_when_they_stay_so_and_not_by_a_cap_of_power()
 
 
 def test_a_gpu_that_is_no_longer_listed_is_lost_but_not_all_at_once_while_the_driver_is_silent() -> None:
-    driver = Recorded(EIGHT)
+    driver = RecordedDriver(EIGHT)
     devices = Devices(driver)
     _faults(devices)
     del driver.answers[7]
@@ -119,13 +102,13 @@ def test_a_gpu_that_is_no_longer_listed_is_lost_but_not_all_at_once_while_the_dr
 
 def test_gpus_without_what_others_have_are_not_judged_by_it() -> None:
     bare = [DeviceReading(address="0000:01:00.0", name="NVIDIA L4"), EIGHT[0]]
-    assert _faults(Devices(Recorded(bare))) == []
+    assert _faults(Devices(RecordedDriver(bare))) == []
     uneven = [EIGHT[0], replace(EIGHT[1], links_up=12)]  # Two that differ: nobody knows which is right.
-    assert _faults(Devices(Recorded(uneven))) == []
+    assert _faults(Devices(RecordedDriver(uneven))) == []
 
 
 def test_xids_that_the_driver_tells_are_of_the_catalogue() -> None:
-    driver = Recorded(EIGHT)
+    driver = RecordedDriver(EIGHT)
     devices = Devices(driver)
     driver.told.append(XidSeen(address="0000:10:00.0", code=79))
     (seen,) = _faults(devices)
