@@ -106,6 +106,29 @@ def test_where_nothing_as_old_is_kept_the_oldest_there_is_has_to_do() -> None:
     assert cluster.resumed[-1][:2] == (oldest, "store")
 
 
+def test_oldest_step_that_goes_while_the_verdict_comes_leaves_the_next_to_do() -> None:
+    cluster = Cluster(3, orders(4, spares=1))
+    cluster.store.slow = 1.0
+    oldest, second = durable(cluster, KEEP_STEPS)[:2]
+    assert cluster.run(120.0, until=lambda: bool(being_written(cluster)))
+    tried(cluster, stands_alone(cluster, 1), 1)
+    cluster.until(GenerationResumedEvent.kind, 120.0, 2)
+    assert oldest not in cluster.store.steps
+    assert cluster.resumed[-1][:2] == (second, "store"), "weeks of work would be gone"
+
+
+def test_what_was_found_counts_of_a_place_of_its_own_alone() -> None:
+    cluster = Cluster(5, orders(2))
+    cluster.until_step(3)
+    report = wire.StepTried(step=3, equal=False, ranks=(0, 1))
+    strange = wire.RankTried(generation=cluster.lead.generation, rank=1, report=report, sequence=99)
+    cluster.feed(Said(agent=0, message=strange))
+    own = wire.RankTried(generation=cluster.lead.generation, rank=1, report=report, sequence=1)
+    cluster.feed(Said(agent=1, message=own))
+    cluster.run(1.0)
+    assert len(cluster.of_kind(DevicesDifferEvent.kind)) == 1
+
+
 def test_suspicions_and_word_of_older_generations_change_nothing() -> None:
     cluster = Cluster(4, orders(2))
     cluster.until_step(3)

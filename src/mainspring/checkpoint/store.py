@@ -190,12 +190,15 @@ def withdraw(store: ObjectStore, job: JobId, after: int) -> tuple[int, ...]:
     Args:
         store: The object store.
         job: The job.
-        after: The last step that stays.
+        after: The last step that stays. Where it is gone by now, and all older ones too, the oldest there is stays in
+            its place; -1 for no step.
 
     Raises:
         Unavailable: The store does not answer.
     """
-    gone = tuple(step for step in durable_steps(store, job) if step > after)
+    durable = durable_steps(store, job)
+    stays = max(after, min(durable, default=after)) if after >= 0 else after
+    gone = tuple(step for step in durable if step > stays)
     for step in gone:  # Their shares go with those that no manifest names.
         store.delete(manifest_key(job, step))
     return gone

@@ -161,7 +161,7 @@ OF_A_RUN = (
     | wire.RestoreFailed
     | wire.StacksDumped
 )
-OF_A_PLACE = wire.RankResult | wire.RankUpset | wire.ProfileKept | wire.ShareStored | wire.StoreFailed
+OF_A_PLACE = wire.RankResult | wire.RankUpset | wire.RankTried | wire.ProfileKept | wire.ShareStored | wire.StoreFailed
 
 # ---------------------------------------------------------------- effects
 

@@ -176,7 +176,7 @@ class Stores:
         return await self._read(lambda: durable_steps(self._store, self._job))
 
     async def withdraw(self, after: int) -> None:
-        """Makes steps durable no more.
+        """Makes steps durable no more; see `checkpoint.withdraw`.
 
         Args:
             after: The last that stays.

@@ -203,8 +203,8 @@ class SimulatedLead:
             store.put_claim(self._claim)
             if withdraw_after is not None:
                 self._attempt.saw(Rare.WITHDRAWN)
-                store.withdraw(withdraw_after)
-                store.courses.withdrawn(self._claim, withdraw_after)
+                stays = store.withdraw(withdraw_after)
+                store.courses.withdrawn(self._claim, withdraw_after, stays=stays)
             self.feed(effects.DurableSeen(steps=store.steps, begins_from=self.orders.begins_from))
 
     def _current(self) -> bool:

@@ -97,10 +97,15 @@ class Courses:
         for doubt in self._doubts:
             doubt.asked |= doubt.claim == claim and after <= doubt.limit
 
-    def withdrawn(self, claim: Claim, after: int) -> None:
-        """Takes note that the store has withdrawn for a lead what came after a step."""
+    def withdrawn(self, claim: Claim, after: int, *, stays: int) -> None:
+        """Takes note that the store has withdrawn for a lead what came after a step.
+
+        Args:
+            stays: The last that stayed: a newer one, where what was to stay was gone by then.
+        """
         for doubt in self._doubts:
-            doubt.withdrawn |= doubt.claim == claim and after <= doubt.limit
+            if doubt.claim == claim and after <= doubt.limit:
+                doubt.withdrawn, doubt.limit = True, max(doubt.limit, stays)
 
     def check_start(self, claim: Claim, state: Content) -> None:
         """Checks what a generation begins from, as its lead lets ranks start.
@@ -226,11 +231,13 @@ class JobStore:
                 self._forget(old)
         return True
 
-    def withdraw(self, after: int) -> None:
-        """Makes later steps durable no more."""
-        for step in [step for step in self._durable if step > after]:
+    def withdraw(self, after: int) -> int:
+        """Makes later steps durable no more, as `checkpoint.withdraw` does; returns after which."""
+        stays = max(after, min(self._durable, default=after)) if after >= 0 else after
+        for step in [step for step in self._durable if step > stays]:
             self._forget(step)
             self.withdrawn += 1
+        return stays
 
     def _forget(self, step: int) -> None:
         del self._durable[step]
