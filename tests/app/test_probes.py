@@ -48,6 +48,17 @@ def test_a_look_at_a_sick_node_says_what_is_wrong_and_ends_with_its_own_code(tmp
     assert (ended.returncode, "xid" in ended.stdout) == (0, False)  # It was logged long ago.
 
 
+def test_a_watch_whose_lines_nobody_reads_on_ends_without_a_word(tmp_path: Path) -> None:
+    Recorded(tmp_path).adapter("mlx5_0")
+    words = ("--cluster", "hall", "--node", "n1", "--root", str(tmp_path), "--json")
+    command = [sys.executable, "-m", "mainspring", "probes", "--no-nvml", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watch:
+        assert watch.stdout is not None
+        watch.stdout.close()
+        _, said = watch.communicate(timeout=LIMIT_S)
+    assert (watch.returncode, said) == (0, "")
+
+
 def test_events_are_written_as_lines_that_the_codec_reads(tmp_path: Path) -> None:
     Recorded(tmp_path).adapter("mlx5_0")
     words = ("--cluster", "hall", "--node", "n1", "--root", str(tmp_path), "--seconds", "0", "--json", "--shadow")

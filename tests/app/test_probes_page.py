@@ -55,9 +55,10 @@ def test_the_page_lists_the_checks_that_there_are() -> None:
 
 
 def test_the_page_says_how_an_exporter_and_tpus_are_asked() -> None:
-    words = arguments_of(["--cluster", "hall", "--dcgm", "http://127.0.0.1:9400/metrics", "--no-dcgm", "--no-tpu"])
-    assert words.no_dcgm
-    assert words.no_tpu
+    words = arguments_of(["--cluster", "hall", "--dcgm", "http://127.0.0.1:9400/metrics"])
+    assert (words.dcgm, words.no_dcgm, words.no_tpu) == ("http://127.0.0.1:9400/metrics", False, False)
+    words = arguments_of(["--cluster", "hall", "--no-dcgm", "--no-tpu"])
+    assert (words.dcgm, words.no_dcgm, words.no_tpu) == ("", True, True)
     for option in ("--dcgm URL", "--no-dcgm", "--no-tpu"):
         assert f"`{option}`" in PAGE
     bounds = f"every {SCRAPED_S:g} s, {CALL_LIMIT_S:g} s and {ANSWER_BYTES_MAX >> 20} MiB at the most"

@@ -77,7 +77,7 @@ def test_link_is_told_by_its_score(score: int, code: str, fatal: bool, repair: s
     reader = Recorded()
     links = (*WELL[LINK_HEALTH][:-1], f"tray1.chip3.ici5.int: {score}")
     (seen,) = look(Tpus(reader), reader, {**WELL, LINK_HEALTH: links})
-    assert (seen.check, seen.kind.value, seen.part) == ("ici-link", "link", "tray1.chip3.ici5.int")
+    assert (seen.check, seen.kind.value, seen.part) == ("ici-link", "device", "tray1.chip3.ici5.int")
     assert (seen.codes, seen.fatal, seen.repair.value) == ((code,), fatal, repair)
 
 

@@ -214,6 +214,21 @@ def test_rollout_is_refused_where_robots_that_call_seldom_would_count_as_away(fl
 
 
 @pytest.mark.slow
+def test_rollout_that_was_taken_back_is_not_remembered(fleet: Rolling) -> None:
+    fleet.publish(b"second")
+
+    def lost() -> None:
+        with fleet.control.store.joined():
+            fleet.start(("lab",))
+            raise ConnectionError
+
+    with pytest.raises(ConnectionError):
+        lost()
+    number = fleet.start(("all",))
+    assert [ring.name for ring in fleet.rollouts.show(number).rings] == ["all"]
+
+
+@pytest.mark.slow
 def test_history_is_read_once_and_misses_nothing_that_was_kept_late(fleet: Rolling) -> None:
     known, store = KnownRollouts(), fleet.control.store
     fleet.publish(b"second")

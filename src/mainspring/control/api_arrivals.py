@@ -174,7 +174,9 @@ def _begin(request: Request, dataset: str, caller: Caller) -> DatasetOwner:
     """Refuses what is sent to a dataset of others; one that begins with it is the caller's team's. One of which only
     recordings are here is there already.
     """
-    return _control(request).datasets.owners.begin(dataset, caller, there=_arrivals(request).has(dataset))
+    arrivals = cast("Arrivals | None", request.app.state.arrivals)
+    there = arrivals is not None and arrivals.has(dataset)
+    return _control(request).datasets.owners.begin(dataset, caller, there=there)
 
 
 def _pictures(*, request: Request, caller: Caller, dataset: str, number: str, episode: str) -> Response:

@@ -212,17 +212,20 @@ class Server:
             if self._stopping.wait(_SWEEP_PAUSE_S):
                 raise Unavailable("sweep the store", got="a server that stops")
 
-        people, retention = self._control.people, self._control.retention
+        retention = self._control.retention
         while not self._stopping.wait(_SWEEP_S):
-            try:
-                people.write_uses()
-                if self._leads:
+            self._write_uses()
+            if self._leads:
+                try:
                     retention.sweep(pause=pause)
-            except MainspringError as error:
-                _log.warning("a sweep was cut short: %s", error)
-            except Exception:  # noqa: BLE001  As of a tick: the next sweep begins from the store.
-                _log.exception("a sweep failed")
+                except MainspringError as error:
+                    _log.warning("a sweep was cut short: %s", error)
+                except Exception:  # noqa: BLE001  As of a tick: the next sweep begins from the store.
+                    _log.exception("a sweep failed")
+        self._write_uses()
+
+    def _write_uses(self) -> None:
         try:
-            people.write_uses()
-        except MainspringError as error:
+            self._control.people.write_uses()
+        except Exception as error:  # noqa: BLE001  They are kept for the next time.
             _log.warning("when tokens were last used could not be written: %s", error)

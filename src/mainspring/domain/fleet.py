@@ -172,6 +172,7 @@ class NodeSign:
         code: Their own word for it.
         message: For people.
         repair: What would help.
+        stands: Whether they say it now; else they cannot tell, and what was told before holds.
     """
 
     node: NodeName
@@ -179,6 +180,7 @@ class NodeSign:
     code: str
     message: str = ""
     repair: Repair = Repair.NONE
+    stands: bool = True
 
     def __post_init__(self) -> None:
         """Checks the names.

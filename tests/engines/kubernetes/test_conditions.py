@@ -54,8 +54,10 @@ def test_condition_is_told_where_it_is_bad_and_where_it_is_not_it_is_not(known: 
     assert seen.known is known
     assert "words" in seen.message
     well = "False" if known.bad == "True" else "True"
-    for status in (well, "Unknown", ""):
+    for status in (well, ""):
         assert read_conditions([one(known.type, status)]) == ()
+    (unknown,) = read_conditions([one(known.type, "Unknown")])
+    assert (seen.stands, unknown.stands) == (True, False)
 
 
 def test_condition_that_is_not_listed_or_cannot_be_read_says_nothing() -> None:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from operator import attrgetter
 from typing import Any, final
 
 import sqlalchemy as sa
@@ -219,7 +220,9 @@ class Submits:
         try:
             self.owners.require_named((one.spec for one in submits), caller)
         except MainspringError as error:
-            refused = error
+            if not any(one.key for one in submits):
+                return error
+            refused = error  # Unless they were made before, under their keys.
         impossible = self.machines.impossible_each([one.spec for one in submits])
         return _Asked(submits=submits, texts=texts, caller=caller, impossible=impossible, refused=refused)
 
@@ -266,8 +269,8 @@ class Submits:
         """Refuses jobs to come after, checkpoints and secrets that are not there for the caller."""
         if any(one.spec.after or one.spec.begins_from or one.spec.jobs_read for one in fresh):
             _require_jobs(connection, [one.spec for one in fresh], sight(connection, caller))
-        reading = {(one.spec.team, one.spec.reads, one.spec.evaluates, one.spec.begins_from): one.spec for one in fresh}
-        for spec in reading.values():
+        named = attrgetter("team", "reads", "evaluates", "begins_from", "views")
+        for spec in {named(one.spec): one.spec for one in fresh}.values():
             require_jobs_read(connection, spec, "submit a job", grants=self._grants)
         for team, names in dict.fromkeys((one.spec.team, one.spec.secrets) for one in fresh):
             if names:

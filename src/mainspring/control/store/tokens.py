@@ -336,13 +336,14 @@ class TokenUses:
 
 
 def write_uses(connection: sa.Connection, used_s: Mapping[str, float]) -> None:
-    """Writes when tokens were last used; those that were removed since are passed over.
+    """Writes when tokens were last used; those that were removed since, or used later elsewhere, are passed over.
 
     Args:
         connection: From `Store.write`.
         used_s: By what they are called.
     """
-    wanted = sa.update(tokens).where(tokens.c.id == sa.bindparam("which")).values(used_s=sa.bindparam("at_s"))
+    later = sa.func.coalesce(tokens.c.used_s, 0.0) < sa.bindparam("at_s")
+    wanted = sa.update(tokens).where(tokens.c.id == sa.bindparam("which"), later).values(used_s=sa.bindparam("at_s"))
     connection.execute(wanted, [{"which": token, "at_s": at_s} for token, at_s in used_s.items()])
 
 

@@ -27,7 +27,7 @@ class KnownCondition:
 
     Args:
         type: As whoever sets it calls it.
-        bad: The status that is bad; any other but "Unknown" is well.
+        bad: The status that is bad; of "Unknown" nobody can tell, and any other is well.
         check: Ours; no two have the same, so that none takes back what another says.
         repair: What would help; who sets NVSentinel's says it in each message.
         source: Where it is described.
@@ -116,20 +116,22 @@ _ACTION = re.compile(r"RecommendedAction: ?(\w+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConditionSeen:
-    """A listed condition that is bad.
+    """A listed condition that is not well.
 
     Args:
         repair: What would help, by the table or by its setter's word.
         message: In its setter's words.
+        stands: Whether it is bad; else its setter cannot tell.
     """
 
     known: KnownCondition
     repair: Repair
     message: str
+    stands: bool
 
 
 def read_conditions(conditions: Iterable[Mapping[str, Any]]) -> tuple[ConditionSeen, ...]:
-    """Returns which of a node's conditions are listed, and bad; in order of check.
+    """Returns which of a node's conditions are listed, and not well; in order of check.
 
     Args:
         conditions: `status.conditions` of its object.
@@ -137,12 +139,13 @@ def read_conditions(conditions: Iterable[Mapping[str, Any]]) -> tuple[ConditionS
     found: dict[str, ConditionSeen] = {}
     for one in conditions:
         known = _KNOWN.get(str(one.get("type")))
-        if known is not None and one.get("status") == known.bad:
+        if known is not None and one.get("status") in (known.bad, "Unknown"):
             words = ": ".join(filter(None, (str(one.get(part) or "") for part in ("type", "reason", "message"))))
             found[known.check] = ConditionSeen(
                 known=known,
                 repair=_asked(words, known.repair) if known.source == NVSENTINEL else known.repair,
                 message=" ".join(words.split())[:MESSAGE_LENGTH_MAX],
+                stands=one.get("status") == known.bad,
             )
     return tuple(found[check] for check in sorted(found))
 

@@ -12,7 +12,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -100,9 +100,11 @@ def watch(words: argparse.Namespace, reader: DeviceReader | None) -> int:
         while True:
             told = looked.look()
             sick = sick or any(event.fatal for event in told)
-            write_events(told, as_json=words.json)
+            read = write_events(told, as_json=words.json)
             if outgoing is not None and told:
                 outgoing.add(told)
+            if outgoing is None and not read:
+                break
             left_s = min(looked.next_s, over_s) - clock.monotonic_s()
             if ended.wait(max(0.0, left_s)) or clock.monotonic_s() >= over_s:
                 break
@@ -137,13 +139,14 @@ def arguments_of(arguments: Sequence[str]) -> argparse.Namespace:
     add_telling(parser)
     parser.add_argument("--root", default="/", help="where the node's /proc, /sys and /dev are")
     parser.add_argument("--no-nvml", action="store_true", help="do not ask NVIDIA's driver")
-    parser.add_argument(
+    exporter = parser.add_mutually_exclusive_group()
+    exporter.add_argument(
         "--dcgm",
         default="",
         metavar="URL",
         help="ask DCGM's exporter there; else at port 9400 where NVML is not asked",
     )
-    parser.add_argument("--no-dcgm", action="store_true", help="do not ask DCGM's exporter")
+    exporter.add_argument("--no-dcgm", action="store_true", help="do not ask DCGM's exporter")
     parser.add_argument("--no-tpu", action="store_true", help="do not ask libtpu")
     return parser.parse_args(arguments)
 
@@ -187,7 +190,7 @@ def _others(words: argparse.Namespace, node: NodeName, clock: Clock, *, has_driv
         from mainspring.node.probes.watchers.dcgm import open_dcgm
 
         found.append(open_dcgm(files, words.dcgm, node=node, clock=clock))
-    if not words.no_tpu and has_tpu(files):
+    if not (words.no_tpu or words.once) and has_tpu(files):  # It takes longer to answer than one look does.
         if find_spec("libtpu") is None:
             logging.getLogger(__name__).info("this node has TPUs, and no libtpu to ask: install it, or say --no-tpu")
         else:
@@ -237,16 +240,28 @@ def post_of(words: argparse.Namespace) -> HttpPost:
     return HttpPost(urls, token, certificate=certificate, insecure=words.insecure)
 
 
-def write_events(told: Sequence[HealthEvent], *, as_json: bool) -> None:
-    """Writes a line for each event, or, for people, for each fault."""
+def write_events(told: Sequence[HealthEvent], *, as_json: bool) -> bool:
+    """Writes a line for each event, or, for people, for each fault. Returns whether somebody reads on, as `head` does
+    not.
+    """
+    try:
+        sys.stdout.writelines(_lines(told, as_json=as_json))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())  # What is still to be written would fail again at the end.
+        return False
+    return True
+
+
+def _lines(told: Sequence[HealthEvent], *, as_json: bool) -> Iterator[str]:
     for event in told:
         if as_json:
-            sys.stdout.write(codec.encode(event).decode() + "\n")
+            yield codec.encode(event).decode() + "\n"
         elif not event.healthy:
             part = f" {event.scope.part}" if event.scope.part else ""
             fatal = "fatal" if event.fatal else "warning"
-            sys.stdout.write(f"{fatal}: {event.check}{part}: {event.message}; would help: {event.repair.value}\n")
-    sys.stdout.flush()
+            yield f"{fatal}: {event.check}{part}: {event.message}; would help: {event.repair.value}\n"
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from typing import final
 import sqlalchemy as sa
 
 from mainspring.control.state.fleet import FleetView
-from mainspring.control.store.nodes.samples import Told, add_samples, told_by
+from mainspring.control.store.nodes.samples import Told, add_samples, last_told_by
 from mainspring.domain.fleet import Inventory, NodeRef, NodeSign
 from mainspring.domain.hardware.health import CONDITIONS, HealthEvent, HealthSource, Scope, ScopeKind, Strategy
 from mainspring.domain.ids import ClusterName
@@ -57,7 +57,8 @@ class ClusterSigns:
         for name, seen in self._fleet.seen().items():
             if self._looked.get(name) is seen.inventory and now_s < self._due_s[name]:
                 continue
-            for place, event in _news(self._standing, seen.inventory, now_s):
+            signs = _places(seen.inventory)
+            for place, event in _news(self._standing, seen.inventory, signs, now_s):
                 if len(told) >= TAKEN_MAX:
                     break
                 told.append(event)
@@ -67,42 +68,43 @@ class ClusterSigns:
                     self._standing[place] = event
             else:
                 self._looked[name] = seen.inventory
-                said_s = [one.at_s for place, one in self._standing.items() if place.at.cluster == name]
+                said_s = [one.at_s for place, one in self._standing.items() if place in signs and signs[place].stands]
                 self._due_s[name] = min(said_s, default=inf) + SAID_AGAIN_S
         return add_samples(connection, [Told(teller="", event=event) for event in told], now_s)
 
 
 def _told_before(connection: sa.Connection) -> dict[_Place, HealthEvent]:
-    standing: dict[_Place, HealthEvent] = {}
-    for event in told_by(connection, CONDITIONS):
-        place = _Place(at=NodeRef(cluster=event.scope.cluster, node=event.scope.node), check=event.check)
-        if event.healthy:
-            standing.pop(place, None)
-        else:
-            standing[place] = event
-    return standing
+    return {
+        _Place(at=NodeRef(cluster=event.scope.cluster, node=event.scope.node), check=event.check): event
+        for event in last_told_by(connection, CONDITIONS)
+        if not event.healthy
+    }
+
+
+def _places(inventory: Inventory) -> Mapping[_Place, NodeSign]:
+    name = inventory.cluster
+    return {_Place(at=NodeRef(cluster=name, node=sign.node), check=sign.check): sign for sign in inventory.signs}
 
 
 def _news(
-    standing: Mapping[_Place, HealthEvent], inventory: Inventory, now_s: float
+    standing: Mapping[_Place, HealthEvent], inventory: Inventory, signs: Mapping[_Place, NodeSign], now_s: float
 ) -> Iterator[tuple[_Place, HealthEvent]]:
-    """Yields what is told anew of a cluster: what is over first.
+    """Yields what is told anew of a cluster: what is over first. Of a node that is gone nobody can tell.
 
     Args:
         standing: What was told, of all clusters.
+        signs: Of this one.
     """
-    signs = {
-        _Place(at=NodeRef(cluster=inventory.cluster, node=sign.node), check=sign.check): sign
-        for sign in inventory.signs
-    }
-    over = [place for place in standing if place.at.cluster == inventory.cluster and place not in signs]
+    here = {NodeRef(cluster=inventory.cluster, node=node.name) for node in inventory.nodes}
+    over = [place for place in standing if place.at in here and place not in signs]
     for place in sorted(over):
         yield place, _event(place, None, now_s)
     for place, sign in signs.items():
-        event, before = _event(place, sign, now_s), standing.get(place)
-        same = before is not None and before.repair is event.repair and before.codes == event.codes
-        if not (same and before is not None and now_s - before.at_s < SAID_AGAIN_S):
-            yield place, event
+        before = standing.get(place)
+        same = before is not None and (before.repair, before.codes) == (sign.repair, (sign.code,))
+        due = before is None or not same or now_s - before.at_s >= SAID_AGAIN_S
+        if sign.stands and due:
+            yield place, _event(place, sign, now_s)
 
 
 def _event(place: _Place, sign: NodeSign | None, now_s: float) -> HealthEvent:

@@ -82,7 +82,7 @@ class KnownRollouts:
         """Returns what became of rollouts, by number; only events that were not read before are.
 
         Args:
-            connection: One that writes nothing: what is taken back must not be remembered.
+            connection: What one that writes sees is not remembered: it may be taken back.
             rows: Of rollouts.
         """
         numbers = [row.number for row in rows]
@@ -91,10 +91,13 @@ class KnownRollouts:
         found = {}
         for row in rows:
             with self._lock:
-                known = self._histories.pop(row.number, None)
-            seen = _history(connection, row, known, counts.get(row.number, 0))
+                known = self._histories.get(row.number)
+            found[row.number] = seen = _history(connection, row, known, counts.get(row.number, 0))
+            if connection.get_execution_options().get("writes"):
+                continue
             with self._lock:  # The one that was asked for last is the last to go.
-                self._histories[row.number] = found[row.number] = seen
+                self._histories.pop(row.number, None)
+                self._histories[row.number] = seen
                 while len(self._histories) > HISTORIES_MAX:
                     del self._histories[next(iter(self._histories))]
         return found

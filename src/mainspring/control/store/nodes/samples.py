@@ -110,10 +110,11 @@ def samples(
     return tuple(_view(row, fresh) for row in connection.execute(query.order_by(order).limit(limit)))
 
 
-def told_by(connection: sa.Connection, source: str) -> Iterator[HealthEvent]:
-    """Yields what the controller itself told under the name of a source, in the order it did."""
+def last_told_by(connection: sa.Connection, source: str) -> Iterator[HealthEvent]:
+    """Yields the last that the controller itself told in each session of a source."""
     own = (health_events.c.teller == "", health_events.c.source == source)
-    for row in connection.execute(sa.select(health_events.c.event).where(*own).order_by(health_events.c.number)):
+    last = sa.select(sa.func.max(health_events.c.number)).where(*own).group_by(health_events.c.session)
+    for row in connection.execute(sa.select(health_events.c.event).where(health_events.c.number.in_(last))):
         yield read_text(HealthEvent, row.event)
 
 

@@ -352,6 +352,7 @@ def _signs(found: Iterable[Slot]) -> tuple[NodeSign, ...]:
             code=seen.known.type,
             message=seen.message,
             repair=seen.repair,
+            stands=seen.stands,
         )
         for slot in found
         for seen in slot.machine.conditions

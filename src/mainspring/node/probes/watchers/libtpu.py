@@ -129,8 +129,6 @@ def _answer(line: bytes) -> TpuAnswer:
         told = json.loads(line)
         if not isinstance(told, dict):
             raise ValueError("no object")
-        if "trouble" in told:
-            return TpuAnswer(trouble=str(told["trouble"])[:300])
         metrics = {
             name: tuple(str(row)[:ROW_MAX] for row in rows[:PARTS_MAX])
             for name in METRICS
@@ -138,7 +136,7 @@ def _answer(line: bytes) -> TpuAnswer:
         }
     except (ValueError, RecursionError) as error:
         return TpuAnswer(trouble=f"what libtpu answered cannot be read: {error}"[:300])
-    return TpuAnswer(metrics=metrics)
+    return TpuAnswer(metrics=metrics, trouble=str(told.get("trouble", ""))[:300])
 
 
 # ---------------------------------------------------------------- the process
@@ -183,7 +181,7 @@ def _told(get_metric: Callable[[str], Any]) -> Mapping[str, object]:
         try:
             rows = get_metric(name).data()
         except Exception as error:  # noqa: BLE001  (whatever a library of others raises for a chip that it does not know)
-            told.setdefault("failed", f"{name}: {error!r}"[:300])
+            told.setdefault("trouble", f"{name}: {error!r}"[:300])
             continue
         told[name] = [str(row)[:ROW_MAX] for row in list(rows or ())[:PARTS_MAX]]
-    return told if any(name in told for name in METRICS) else {"trouble": told.get("failed", "nothing was told")}
+    return told

@@ -45,7 +45,7 @@ def checked_url(url: str) -> str:
     """
     try:
         parts = urlsplit(url)
-        held = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+        held = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         held = False
     if not held or not url.isascii() or not url.isprintable() or " " in url:
@@ -88,7 +88,7 @@ def ask(url: str, clock: Clock) -> Answer:
             if clock.monotonic_s() > over_s:
                 return Answer(trouble=f"{url} takes longer than {CALL_LIMIT_S:g} s")
         return Answer(text=b"".join(found).decode(errors="replace"))
-    except (OSError, HTTPException) as error:
+    except (OSError, HTTPException, ValueError) as error:  # ValueError: a name that cannot be looked up.
         return Answer(trouble=f"no answer from {url}: {error!r}"[:300])
     finally:
         line.close()

@@ -59,7 +59,7 @@ class TpuAnswer:
 
     Args:
         metrics: The texts of each metric.
-        trouble: Why it said nothing; "" where it did.
+        trouble: Why it said nothing of something; "" where it said all.
     """
 
     metrics: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -105,9 +105,7 @@ class Tpus:
         answer = self._reader.read()
         if answer is None:
             return ()
-        if answer.trouble:
-            return [Sighting(check="libtpu", message=answer.trouble)]
-        found = [well("libtpu")]
+        found = [Sighting(check="libtpu", message=answer.trouble) if answer.trouble else well("libtpu")]
         found += [_link(part, score) for part, score in _scores(answer, LINK_HEALTH, _LINK)]
         for part, score in _scores(answer, THROTTLE, _CHIP):
             at = f"tpu{part}"
@@ -135,10 +133,10 @@ def _scores(answer: TpuAnswer, metric: str, pattern: re.Pattern[str]) -> Iterato
 def _link(part: str, score: int) -> Sighting:
     level = next((each for each in LINK_LEVELS if score >= each.score), None)
     if level is None:
-        return well("ici-link", ScopeKind.LINK, part)
+        return well("ici-link", ScopeKind.DEVICE, part)
     return Sighting(
         check="ici-link",
-        kind=ScopeKind.LINK,
+        kind=ScopeKind.DEVICE,  # As NVLink: no switch of a leaf is between chips.
         part=part,
         codes=(level.code,),
         fatal=level.fatal,
