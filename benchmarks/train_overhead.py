@@ -4,8 +4,10 @@ Run as `python -m benchmarks.train_overhead [--quick]`. The trainer reads 8 samp
 224 x 224 (h264), reports every measure of every step to an agent in another process, and leaves snapshots there; the
 bare loop gives the same update one batch that lies on the device, and reads its measures one step late, too. As beside
 an accelerator, the step has one core; all else has the other. The policy's width is the one whose step takes 50 ms.
-Runs of 500 steps take turns; the first step of each, which compiles, does not count. `ratio` is the median of the
-trainer's time by that of the bare loop, `data_wait` the part of it that passed in waiting for batches.
+Within each of five runs of 500 steps the two take turns of 100, since machines grow slower and faster by the minute:
+one snapshot falls into each of the trainer's turns, and a run's first steps, which compile, into none. `ratio` is the
+median of the trainer's time by that of the bare loop right after it, `ratios` each run's; `data_wait` is the part of
+the trainer's time that passed in waiting for batches.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ os.sched_setaffinity(0, CORES[:1])  # Before JAX makes its threads, which inheri
 import jax  # noqa: E402
 import numpy as np  # noqa: E402
 from benchmarks import data_work  # noqa: E402
+from benchmarks.control_submit import loop_s  # noqa: E402
 from tests.session.agent import Agent, welcome  # noqa: E402
 
 from mainspring.app.base.system import SystemClock  # noqa: E402
@@ -48,7 +51,7 @@ CAMERAS = tuple(f"observation.images.{name}" for name in ("high", "left", "right
 BATCH, SIZE = 8, 224
 STEP_S, NEAR_S = 0.05, 0.005
 WIDTHS = (64, 4_096)  # Of the policy's trunk: what its step takes grows with it.
-EVERY = 100  # Steps between snapshots: 5 s, as often as leads ask for them where failures are many.
+TURN = EVERY = 100  # Steps between snapshots: 5 s, as often as leads ask for them where failures are many.
 START_LIMIT_S = 60.0
 
 
@@ -116,22 +119,52 @@ def chosen(view: View, steps: int) -> tuple[Recipe, Bare, float]:
         low, high = (low, width) if step_s > STEP_S else (width, high)
 
 
-def trained(folder: Path, view: View, recipe: Recipe) -> tuple[float, float]:
-    """Returns the seconds of a run's steps but the first, and the part of them that it waited for batches."""
+class Turns:
+    """What a trainer took for its turns beside the bare loop's, which come between its steps."""
+
+    def __init__(self, bare: Bare) -> None:
+        self._bare = bare
+        self._resumed_s: float | None = None
+        self._waited_s = 0.0
+        self.changed_at = 0
+        self.ratios: list[float] = []
+        self.waits: list[float] = []
+
+    def stepped(self, metrics: Mapping[str, float]) -> None:
+        """Notes a step, whose measures these are."""
+        self._waited_s += metrics.get("data_wait", 0.0) * metrics.get("step_s", 0.0)
+
+    def change(self, step: int) -> None:
+        """Ends the trainer's turn, lets the bare loop have its own, and begins the trainer's next."""
+        ended_s, self.changed_at = time.perf_counter(), step
+        first_s = self._bare.run(1)  # Waits for the trainer's step that is under way on the device: it counts as its.
+        each_s = self._bare.run(TURN) / TURN
+        if self._resumed_s is not None:
+            took_s = ended_s - self._resumed_s + first_s - each_s
+            self.ratios.append(took_s / TURN / each_s)
+            self.waits.append(self._waited_s / took_s)
+            print(f"{each_s * 1e3:.2f} ms bare, {took_s / TURN * 1e3:.2f} ms trained", flush=True)
+        self._waited_s = 0.0
+        self._resumed_s = time.perf_counter()
+
+
+def trained(folder: Path, view: View, recipe: Recipe, bare: Bare) -> Turns:
+    """Returns what a run took."""
     session = Session(str(folder / "agent.sock"), pid=os.getpid(), stopwatch=time.monotonic)
-    report, told_s, waited_s = session.report, [], [0.0]
+    report, turns = session.report, Turns(bare)
 
     def noted(step: int, metrics: Mapping[str, float] | None = None) -> bool:
-        told_s.append(time.perf_counter())
         if metrics is not None:
-            waited_s[0] += metrics.get("data_wait", 0.0) * metrics.get("step_s", 0.0)
-        return report(step, metrics)
+            turns.stepped(metrics)
+        answer = report(step, metrics)
+        if step % TURN == TURN // 2 and step > turns.changed_at:  # What is held out is reported apart.
+            turns.change(step)
+        return answer
 
     session.report = noted  # type: ignore[method-assign]
     train(session, recipe, view, facts={})
     session.close()
-    took_s = told_s[-1] - told_s[0]
-    return took_s, waited_s[0] / took_s
+    return turns
 
 
 def main() -> None:
@@ -144,7 +177,7 @@ def main() -> None:
         return
     if len(CORES) < 2:
         raise SystemExit("two cores are needed: one for the step, one for all else")
-    steps, turns = (100, 3) if options.quick else (500, 5)
+    steps, runs = (300, 2) if options.quick else (500, 5)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         jax.config.update("jax_compilation_cache_dir", str(folder / "compiled"))  # type: ignore[no-untyped-call]
@@ -159,21 +192,16 @@ def main() -> None:
         while not (folder / "agent" / "agent.sock").exists():
             assert time.monotonic() < over_s, "the agent did not start"
             threading.Event().wait(0.05)
-        ratios, waits = [], []
-        for turn in range(turns):
-            bare_s = bare.run(steps - 1)
-            took_s, waited = trained(folder / "agent", view, recipe)
-            ratios.append(took_s / bare_s)
-            waits.append(waited)
-            each = took_s / (steps - 1)
-            print(f"turn {turn}: {bare_s / (steps - 1) * 1e3:.2f} ms bare, {each * 1e3:.2f} ms trained", flush=True)
+        done = [trained(folder / "agent", view, recipe, bare) for _ in range(runs)]
         assert agent.stdin is not None
         agent.stdin.close()
         agent.wait()
     figures = {
-        "ratio": round(statistics.median(ratios), 4),
-        "data_wait": round(statistics.median(waits), 5),
+        "ratio": round(statistics.median(ratio for run in done for ratio in run.ratios), 4),
+        "ratios": [round(statistics.median(run.ratios), 4) for run in done],
+        "data_wait": round(statistics.median(wait for run in done for wait in run.waits), 5),
         "step_ms": round(step_s * 1e3, 1),
+        "loop_s": loop_s(),
     }
     print(json.dumps(figures))
 
