@@ -11,6 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from mainspring.control import LAB_ITSELF, Store
+from mainspring.control.service.retention.past_jobs import over_jobs
 from mainspring.control.store.records import text_of
 from mainspring.control.store.tokens import Caller
 from mainspring.domain.answers import NewHold, NewPriority, QueuePlace
@@ -84,9 +85,8 @@ def _fill(world: World) -> None:
         for statement in (_JOBS, *_OTHERS, _ATTEMPTS, _ALLOCATIONS, _EVENTS, _WHYS, _AUDIT, _TOKENS, *_COUNTS):
             named = {name: value for name, value in given.items() if f":{name}" in statement}
             connection.execute(sa.text(statement), named)
-    if world.control.store.shared:
-        with world.control.store.write() as connection:
-            connection.exec_driver_sql("ANALYZE")
+    with world.control.store.write() as connection:  # As PostgreSQL does by itself, and people do to SQLite.
+        connection.exec_driver_sql("ANALYZE")
 
 
 @contextmanager
@@ -220,3 +220,15 @@ def _look_at(world: World, job: str) -> None:
     with suppress(NotFound):
         found = control.jobs(array=job, limit=PAGE)
         control.jobs(array=job, after=found[-1].id, limit=PAGE)
+
+
+@pytest.mark.slow
+def test_sweep_finds_what_is_to_go_among_jobs_of_no_array(world: World) -> None:
+    _fill(world)
+    with world.control.store.write() as connection:
+        connection.exec_driver_sql("UPDATE jobs SET array_id = NULL, array_index = NULL, array_count = NULL")
+        connection.exec_driver_sql("ANALYZE")
+    world.restart()
+    with counted(world.control.store) as rows, world.control.store.read() as connection:
+        assert len(over_jobs(connection, before_s=world.clock.now_s(), limit=PAGE)) == PAGE
+    assert {statement: count for statement, count in rows.items() if count > ROWS_MAX} == {}

@@ -55,6 +55,7 @@ def id_column(name: str = "id", *, primary_key: bool = False, nullable: bool = F
 # Literal, and the same in an index and in queries: databases use an index of some rows only where a query says so.
 LIVE = text("state IN ('queued', 'starting', 'running', 'stopping')")
 CODED = text("code IS NOT NULL")
+ARRAYED = text("array_id IS NOT NULL")  # Most are of none, and statistics take equal NULLs for equal keys.
 EVIDENCE = text("kind IN ('node_blamed', 'node_cleared')")
 
 jobs = Table(
@@ -80,7 +81,7 @@ jobs = Table(
     Column("overrides", Text, nullable=True),  # What was said of it since; NULL for nothing.
     Column("code", word(CODE_LENGTH_MAX), nullable=True),  # The tree that it runs, beside its spec; NULL for none.
     UniqueConstraint("team", "submit_key", name="jobs_team_submit_key"),
-    Index("jobs_array", "array_id", "array_index"),
+    Index("jobs_array", "array_id", "array_index", sqlite_where=ARRAYED, postgresql_where=ARRAYED),
     Index("jobs_array_live", "array_id", "state", sqlite_where=LIVE, postgresql_where=LIVE),
     Index("jobs_state", "state", "ordinal", "id"),  # Ids are in it for those who look up nothing else of the job.
     Index("jobs_name", "name", "ordinal"),
