@@ -101,7 +101,7 @@ class Load:
     token: str
     dice: Random = field(default_factory=lambda: Random(3))
     leads: dict[str, Lead] = field(default_factory=dict)
-    calls: list[tuple[float, float]] = field(default_factory=list)
+    calls: list[tuple[str, float, float]] = field(default_factory=list)
     heard: int = 0
     beats: int = 0
     refused: list[str] = field(default_factory=list)
@@ -209,6 +209,6 @@ class Load:
         line = free.pop() if free else Line(self.port)
         begun_s = time.time()
         status, told = await line.call(method, path, self.token, body)
-        self.calls.append((begun_s, time.time()))
+        self.calls.append((method, begun_s, time.time()))
         free.append(line)
         assert status == 200, f"{method} {path}: {status} {told[:200]!r}"
