@@ -85,8 +85,9 @@ def _fill(world: World) -> None:
         for statement in (_JOBS, *_OTHERS, _ATTEMPTS, _ALLOCATIONS, _EVENTS, _WHYS, _AUDIT, _TOKENS, *_COUNTS):
             named = {name: value for name, value in given.items() if f":{name}" in statement}
             connection.execute(sa.text(statement), named)
-    with world.control.store.write() as connection:  # As PostgreSQL does by itself, and people do to SQLite.
-        connection.exec_driver_sql("ANALYZE")
+    if world.control.store.shared:
+        with world.control.store.write() as connection:
+            connection.exec_driver_sql("ANALYZE")
 
 
 @contextmanager

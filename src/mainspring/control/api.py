@@ -71,6 +71,7 @@ _STATUSES: tuple[tuple[type[MainspringError], int], ...] = (
 _KEY = Annotated[str | None, fastapi.Header(alias=KEY_HEADER, description="Under one key a call is done once.")]
 _APART_MAX = 8  # Submits at once that ask the object store, which may be slow: a fifth of the threads.
 _TELLING_MAX = 2  # Batches of health events read at once: a burst of them leaves the loop its share of the interpreter.
+_TELLING_BYTES = 1 << 15  # Fewer, some fifty, are read beside them: what is seen now waits for nobody's backlog.
 _bearer = HTTPBearer(auto_error=False)
 STRANGERS_BYTES_MAX = 2 * answers.ID_TOKEN_LENGTH_MAX  # What is read of a body whose sender shows no token.
 DOCS = "/docs"  # Where people try calls from a browser; what it shows comes from this server alone.
@@ -190,7 +191,8 @@ async def _enter(
     def entered() -> Response:
         return cast(Response, serve(request=request, caller=_caller(route, request, secret), **given))
 
-    return await to_thread.run_sync(entered, limiter=request.app.state.telling if route is Calls.tell_health else None)
+    much = route is Calls.tell_health and len(given["body"]) > _TELLING_BYTES
+    return await to_thread.run_sync(entered, limiter=request.app.state.telling if much else None)
 
 
 def _serve(

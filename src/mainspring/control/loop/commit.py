@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -119,7 +120,6 @@ class Committer:
             answering: Clusters whose engines answer: elsewhere nothing can be made to end.
         """
         ledger = StateWriter(connection, now_s)
-        changed, self._words = waits.changed, waits.words
         # The words on nodes to order tell how long the job has waited; they are no other wish.
         wanted: dict[Move | Provision, Move | Provision] = {move: move for move in decided.moves}
         wanted |= {replace(order, reason=""): order for order in decided.provisions}
@@ -127,7 +127,7 @@ class Committer:
         reached = frozenset(answering)
         planned: tuple[Evict | Resize, ...] = (*decided.evicts, *decided.resizes)
         ends = [end for end in planned if self._cluster_of(end.attempt) in reached]
-        if not (decided.starts or ends or fresh or changed):
+        if not (decided.starts or ends or fresh or waits.changed):
             return
         connection.execute(
             sa.insert(plans).values(
@@ -146,7 +146,7 @@ class Committer:
         self._wanted = wanted.keys()
         starts = decided.starts[: self._settings.starts_max]
         jobs = jobs_by_id(connection, [start.job for start in starts])
-        told = dict(changed)
+        told: dict[JobId, _Why] = {}
         granted: list[NewAttempt] = []
         for start in starts:
             if jobs[start.job].state is JobState.QUEUED and not _is_paused(jobs[start.job]):
@@ -154,8 +154,28 @@ class Committer:
                 granted.append(new)
                 told[start.job] = _Why(words=_placed(start, new))
         grant(ledger, granted)
-        _write_whys(ledger, told, decided.number, waiting=changed)
-        self._told = waits.every
+        _write_whys(ledger, told, decided.number, waiting=())
+
+    def tell(
+        self,
+        write: Callable[[], AbstractContextManager[sa.Connection]],
+        decided: Plan,
+        waits: ToldWaits,
+        *,
+        now_s: float,
+    ) -> None:
+        """Tells jobs why they wait, some at a time: whoever submits waits for few of them. What fails half-way is told
+        again by the next plan.
+
+        Args:
+            write: Begins a transaction, of the one who leads.
+            waits: As given to `commit`, which has written the plan.
+        """
+        for some in chunks(waits.changed):
+            with write() as connection:
+                ledger = StateWriter(connection, now_s)
+                _write_whys(ledger, {job: waits.changed[job] for job in some}, decided.number, waiting=some)
+        self._told, self._words = waits.every, waits.words
 
     def compare(self, decided: Plan, now_s: float) -> ToldWaits:
         """Returns what jobs are to be told, at most `whys_max` of them.

@@ -196,6 +196,7 @@ class Loop:
                 self._take_over()
         if check.away:
             self._silence.forget()  # It was this controller that was away.
+        self._writers.health.turn(leads=check.leads)
         if not check.leads:
             self._plans.follow(following=leadership.shared)
             if leadership.shared:
@@ -242,6 +243,8 @@ class Loop:
             if (answer := tell(self._engines[act.cluster], act)) is not None:
                 told.append(answer)
             yield Step.ACTED
+        if decided is not None and waits is not None:
+            self._writers.committer.tell(leadership.write, decided, waits, now_s=now_s)
         if told:
             with leadership.write() as connection:
                 now_s = self._clock.now_s()

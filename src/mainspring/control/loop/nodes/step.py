@@ -93,6 +93,10 @@ class HealthStep:
         self._views: dict[NodeRef, NodeHealthView] = {}  # As the store has them.
         self._looked_s = -inf
 
+    def turn(self, *, leads: bool) -> None:
+        """Learns that a tick begins, before anything is read for it, and whether this controller leads."""
+        self._fresh.turn(leads=leads)
+
     def read(self, connection: sa.Connection, now_s: float) -> None:
         """Takes what was told since the last time into the fold; the first time, all that rules look back at.
 
@@ -120,6 +124,8 @@ class HealthStep:
         told = samples(connection, after=self._seen, limit=READ_MAX, fresh=self._fresh)
         self._take(one.event for one in told)
         self._seen = told[-1].number if told else self._seen
+        if len(told) < READ_MAX:
+            self._fresh.done()
         return len(told)
 
     def _take(self, events: Iterable[HealthEvent]) -> None:

@@ -75,6 +75,7 @@ from mainspring.domain.wire.events.nodes import (
 )
 
 HOUR_S = 3_600.0
+FEW = 50  # Events: more are told by who catches up, and may wait.
 FOUND_SHOWN_MAX = 100  # Nodes of one rule.
 
 
@@ -125,10 +126,14 @@ class NodeCare:
     def tell(self, batch: HealthBatch, caller: Caller = LAB_ITSELF) -> HealthTaken:
         """Returns once a whole batch is in the store; what was told before is known again.
 
+        A large one waits until the loop has read most of what was told before.
+
         Raises:
             NotAllowed: The caller may not speak of something in it; nothing of it is taken then.
             NotFound: There is no such cluster.
         """
+        if len(batch.events) > FEW:
+            self._fresh.wait_for_room()
         now_s = self._clock.now_s()
         with self._store.read() as connection:
             told = allowed(connection, batch, caller, self._fleet.seen(), now_s)

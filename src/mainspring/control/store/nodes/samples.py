@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
-from threading import Lock
+from threading import Condition
 from typing import Any, final
 
 import sqlalchemy as sa
@@ -19,7 +18,9 @@ from mainspring.domain.ids import ClusterName, NodeName
 
 KEPT_S = 30 * 86_400.0  # Longer than any rule looks back.
 KEPT_MAX = 20_000_000  # However many are told; the oldest go first.
-FRESH_MAX = 20_000  # Two seconds of the most that is told; whatever else there is, the loop reads from its text.
+FULL = 20_000  # Two seconds of the most that is told.
+FRESH_MAX = FULL + 5_000  # With what calls under way bring; whatever else there is, the loop reads from its text.
+ROOM_S = 2.0  # How long a call waits for the loop at the most.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,25 +35,46 @@ class Told:
 class FreshSamples:
     """What this server was told and its loop has not read: what came by a call, and was written, is not read again.
 
-    An event's text takes longer to read than all else that is done with it. Used by many threads.
+    An event's text takes longer to read than all else that is done with it; so who tells much waits for the loop, which
+    would never come after them. Used by many threads.
     """
 
     def __init__(self) -> None:
-        self._lock = Lock()
-        self._events: dict[tuple[str, HealthSource], HealthEvent] = {}  # By teller and source.
+        self._lock = Condition()
+        self._old: dict[tuple[str, HealthSource], HealthEvent] = {}  # By teller and source; told before the last turn.
+        self._new: dict[tuple[str, HealthSource], HealthEvent] = {}
+        self._reads = False
+
+    def turn(self, *, leads: bool) -> None:
+        """Learns that the loop begins anew, and whether it leads: for one that does not nothing is kept."""
+        with self._lock:
+            self._reads = leads
+            self._old = self._old | self._new if leads else {}
+            self._new = {}
+            self._lock.notify_all()
+
+    def wait_for_room(self) -> None:
+        """Returns once the loop has little to read, or after `ROOM_S`."""
+        with self._lock:
+            self._lock.wait_for(lambda: len(self._old) + len(self._new) < FULL, ROOM_S)
 
     def put(self, told: Sequence[Told]) -> None:
         """Keeps events as they stand in the store, until they are taken or there are too many."""
         with self._lock:
-            self._events |= {(one.teller, one.event.source): one.event for one in told}
-            over = len(self._events) - FRESH_MAX
-            for oldest in list(islice(self._events, max(0, over))):
-                del self._events[oldest]
+            if self._reads and len(self._old) + len(self._new) < FRESH_MAX:
+                self._new |= {(one.teller, one.event.source): one.event for one in told}
 
     def take(self, teller: str, source: HealthSource) -> HealthEvent | None:
         """Returns an event if it is kept, and keeps it no longer."""
         with self._lock:
-            return self._events.pop((teller, source), None)
+            of = teller, source
+            return self._old.pop(of, None) or self._new.pop(of, None)
+
+    def done(self) -> None:
+        """Learns that the loop has read all that was in the store when its turn began: it asks for none of it again."""
+        with self._lock:
+            self._old.clear()
+            self._lock.notify_all()
 
 
 def add_samples(connection: sa.Connection, told: Sequence[Told], now_s: float) -> int:
