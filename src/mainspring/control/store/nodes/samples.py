@@ -20,7 +20,7 @@ KEPT_S = 30 * 86_400.0  # Longer than any rule looks back.
 KEPT_MAX = 20_000_000  # However many are told; the oldest go first.
 FULL = 20_000  # Two seconds of the most that is told.
 FRESH_MAX = FULL + 5_000  # With what calls under way bring; whatever else there is, the loop reads from its text.
-ROOM_S = 2.0  # How long a call waits for the loop at the most.
+ROOM_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,9 +37,13 @@ class FreshSamples:
 
     An event's text takes longer to read than all else that is done with it; so who tells much waits for the loop, which
     would never come after them. Used by many threads.
+
+    Args:
+        room_s: How long somebody waits for the loop at the most.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, room_s: float = ROOM_S) -> None:
+        self._room_s = room_s
         self._lock = Condition()
         self._old: dict[tuple[str, HealthSource], HealthEvent] = {}  # By teller and source; told before the last turn.
         self._new: dict[tuple[str, HealthSource], HealthEvent] = {}
@@ -54,9 +58,9 @@ class FreshSamples:
             self._lock.notify_all()
 
     def wait_for_room(self) -> None:
-        """Returns once the loop has little to read, or after `ROOM_S`."""
+        """Returns once the loop has little to read, or after a while."""
         with self._lock:
-            self._lock.wait_for(lambda: len(self._old) + len(self._new) < FULL, ROOM_S)
+            self._lock.wait_for(lambda: len(self._old) + len(self._new) < FULL, self._room_s)
 
     def put(self, told: Sequence[Told]) -> None:
         """Keeps events as they stand in the store, until they are taken or there are too many."""
