@@ -303,6 +303,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a tenth of everything, one short window")
     parser.add_argument("--store", choices=STORES, action="append", help="only this one")
     parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()), help="where ended jobs are kept")
+    parser.add_argument("--ended", type=int, default=ENDED, help="ended jobs, where a disk has no room for all")
     parser.add_argument("--make", action="store_true", help="only make the SQLite store of ended jobs, under --cache")
     for name, kind in (("--serve", Path), ("--url", str), ("--nodes", int)):
         parser.add_argument(name, type=kind, help=argparse.SUPPRESS)
@@ -311,7 +312,7 @@ def main() -> None:
         serve(given.serve, given.url, given.nodes)
         return
     share = 10 if given.quick else 1
-    size = {"nodes": NODES, "teams": TEAMS, "pending": PENDING, "ended": ENDED, "readers": READERS}
+    size = {"nodes": NODES, "teams": TEAMS, "pending": PENDING, "ended": given.ended, "readers": READERS}
     size = {name: count // share for name, count in size.items()}
     if given.make:
         print(sqlite_kept(given.cache, size))

@@ -48,11 +48,24 @@ class Line:
         self._port = port
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
+        self._fresh = True
 
     async def call(self, method: str, path: str, token: str, body: bytes = b"") -> tuple[int, bytes]:
-        if self._reader is None or self._writer is None or self._reader.at_eof():
+        """Asks anew where a kept connection was closed as the question was on its way, as every HTTP client does."""
+        asked = head(method, path, token, len(body)) + body
+        try:
+            return await self._ask(asked)
+        except (OSError, asyncio.IncompleteReadError):
+            if self._fresh:
+                raise
+            self._writer = None
+            return await self._ask(asked)
+
+    async def _ask(self, asked: bytes) -> tuple[int, bytes]:
+        self._fresh = self._reader is None or self._writer is None or self._reader.at_eof()
+        if self._reader is None or self._writer is None or self._fresh:
             self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port, limit=1 << 24)
-        self._writer.write(head(method, path, token, len(body)) + body)
+        self._writer.write(asked)
         told = (await self._reader.readuntil(b"\r\n\r\n")).decode().lower()
         length = int(told.partition("content-length:")[2].partition("\r\n")[0])
         return int(told.split(" ", 2)[1]), await self._reader.readexactly(length)
