@@ -27,6 +27,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -78,7 +79,7 @@ class Launching(FakeEngine):
 
 
 class Timed(Control):
-    """A controller that tells when each whole tick began and ended."""
+    """A controller that tells when each whole tick began and ended, and what it took until each of its steps."""
 
     def __init__(self, told: Path, **given: Any) -> None:
         super().__init__(**given)
@@ -88,12 +89,14 @@ class Timed(Control):
         loop, plain = super().new_loop(), Loop.steps
 
         def steps() -> Iterator[Step]:
-            begun_s = time.time()
-            step = Step.FOLLOWING
+            begun_s = at_s = time.time()
+            step, spent_s = Step.FOLLOWING, defaultdict[str, float](float)
             for step in plain(loop):
+                spent_s[step.value] += time.time() - at_s
                 yield step
+                at_s = time.time()
             if step is Step.RECORDED:
-                self._told.write(f"{begun_s} {time.time()}\n")
+                self._told.write(json.dumps([begun_s, time.time(), spent_s]) + "\n")
                 self._told.flush()
 
         loop.steps = steps  # type: ignore[method-assign]
@@ -157,13 +160,12 @@ def percentile(some: list[float], share: float) -> float:
     return sorted(some)[int(share * (len(some) - 1))]
 
 
-def ticks_of(folder: Path, since_s: float) -> list[tuple[float, float]]:
-    lines = (folder / "ticks").read_text().splitlines()
-    every = [(float(begun), float(over)) for begun, over in (line.split() for line in lines)]
-    return [(begun_s, over_s) for begun_s, over_s in every if begun_s >= since_s]
+def ticks_of(folder: Path, since_s: float) -> list[tuple[float, float, dict[str, float]]]:
+    every = [json.loads(line) for line in (folder / "ticks").read_text().splitlines()]
+    return [(begun_s, over_s, spent_s) for begun_s, over_s, spent_s in every if begun_s >= since_s]
 
 
-async def window(load: Load, pid: int, seconds: float) -> dict[str, float]:
+async def window(load: Load, pid: int, seconds: float) -> dict[str, Any]:
     since_s, before_s, beats, heard = time.time(), cpu_s(pid), load.beats, load.heard
     load.calls.clear()
     await asyncio.sleep(seconds)
@@ -176,8 +178,9 @@ async def window(load: Load, pid: int, seconds: float) -> dict[str, float]:
     every = during["GET"] + during["POST"]
     assert not load.refused, load.refused[:3]
     return {
-        "tick_s": percentile([over_s - begun_s for begun_s, over_s in ticks], 0.95),
-        "tick_p50_s": percentile([over_s - begun_s for begun_s, over_s in ticks], 0.5),
+        "tick_s": percentile([over_s - begun_s for begun_s, over_s, _ in ticks], 0.95),
+        "tick_p50_s": percentile([over_s - begun_s for begun_s, over_s, _ in ticks], 0.5),
+        "p50_s_until": {name: round(percentile([one[2][name] for one in ticks], 0.5), 3) for name in ticks[0][2]},
         "cpu_cores": spent_s / seconds,
         "rss_gib": pss_gib(pid),
         "p99_ms": 1e3 * percentile(every, 0.99),
@@ -192,9 +195,7 @@ async def window(load: Load, pid: int, seconds: float) -> dict[str, float]:
     }
 
 
-async def drive(
-    folder: Path, pid: int, size: Mapping[str, int], windows: int, seconds: float
-) -> list[dict[str, float]]:
+async def drive(folder: Path, pid: int, size: Mapping[str, int], windows: int, seconds: float) -> list[dict[str, Any]]:
     told = json.loads((folder / "server.json").read_text())
     load = Load(folder=folder, port=told["port"], token=told["token"])
     for _ in range(LINES):
@@ -280,7 +281,7 @@ def postgres_copy(_: Path, __: Path, size: Mapping[str, int]) -> Iterator[str]:
 STORES: Mapping[str, Callable[..., Any]] = {"sqlite": sqlite_copy, "postgresql": postgres_copy}
 
 
-def measured(store: str, cache: Path, size: Mapping[str, int], windows: int, seconds: float) -> list[dict[str, float]]:
+def measured(store: str, cache: Path, size: Mapping[str, int], windows: int, seconds: float) -> list[dict[str, Any]]:
     folder = Path(tempfile.mkdtemp(prefix="control-fleet-"))
     try:
         with STORES[store](cache, folder, size) as url:
@@ -322,7 +323,8 @@ def main() -> None:
     for store in given.store or STORES:
         found = measured(store, given.cache, size, windows, seconds)
         for figures in found:
-            print(json.dumps({"store": store} | {name: round(value, 3) for name, value in figures.items()}), flush=True)
+            shown = {name: round(value, 3) if isinstance(value, float) else value for name, value in figures.items()}
+            print(json.dumps({"store": store} | shown), flush=True)
         for name in ("tick_s", "cpu_cores", "rss_gib", "p99_ms"):
             worst[name] = max(worst.get(name, 0.0), statistics.median(figures[name] for figures in found))
     print(json.dumps({name: round(value, 3) for name, value in worst.items()} | size))

@@ -80,7 +80,11 @@ def rss_gib(pid: int) -> float:
 
 
 async def reader(base: str, token: str, path: str, after_s: float, until_s: float, took_s: list[float]) -> None:
-    """One page that somebody has open: its answers are timed, its events followed."""
+    """One page that somebody has open: its answers are timed, its events followed.
+
+    Args:
+        took_s: Of all who have such a page open.
+    """
     await asyncio.sleep(after_s)
     cookies = {f"mainspring-{base.rpartition(':')[2]}": token}
     changed = asyncio.Event()
@@ -190,7 +194,7 @@ async def measured(
     count = await changes(base, admin, jobs[1:], begun_s + seconds)
     alone = (spent_s(pid) - cpu_s) / (time.monotonic() - begun_s)
     alone_gib = rss_gib(pid)
-    dice, took_s = Random(3), list[float]()
+    dice, by_page = Random(3), {name: list[float]() for name, _ in SHARES}
     names, weights = [name for name, _ in SHARES], [share for _, share in SHARES]
     begun_s, cpu_s = time.monotonic(), spent_s(pid)
     until_s = begun_s + seconds
@@ -198,15 +202,17 @@ async def measured(
     for token, team in tokens:
         wanted = dice.choices(names, weights)[0]
         path = f"/jobs/{dice.choice(own[team])}" if wanted == "job" else wanted
-        readers.append(reader(base, token, path, len(readers) / len(tokens) * seconds / 3.0, until_s, took_s))
+        readers.append(reader(base, token, path, len(readers) / len(tokens) * seconds / 3.0, until_s, by_page[wanted]))
     watching = asyncio.gather(*readers)
     (paints, lags), more = await asyncio.gather(
         chromium(base, admin, jobs, until_s), changes(base, admin, jobs[1:], until_s)
     )
     await watching
     watched = (spent_s(pid) - cpu_s) / (time.monotonic() - begun_s)
+    took_s = [each for some in by_page.values() for each in some]
     return {
         "page_p95_s": _p95(took_s),
+        "p95_s_by_page": {name: round(_p95(some), 3) for name, some in by_page.items() if some},
         "page_median_s": statistics.median(took_s),
         "pages": len(took_s),
         "paint_p95_s": _p95(paints),

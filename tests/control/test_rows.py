@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from mainspring.control import Store, open_store
 from mainspring.control.store.holdings import ALLOCATION_ROWS, AllocationRecord
 from mainspring.control.store.records import ATTEMPT_ROWS, JOB_ROWS, AttemptRecord, JobRecord
-from mainspring.control.store.rows import COPIED_MIN, RowMapping, add_rows
+from mainspring.control.store.rows import COPIED_MIN, Prepared, RowMapping, add_rows, change_row
 from mainspring.control.store.schema import allocations, attempts, events, jobs, leases
 from mainspring.domain.codec import alike
 from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, JobId, TeamName
@@ -133,6 +133,33 @@ def test_fields_that_may_be_none_are_read_as_none(store: Store) -> None:
         connection.execute(sa.insert(jobs).values(spec="{}", **JOB_ROWS.row(alike(JobRecord, job))))
     with store.read() as connection:
         assert JOB_ROWS.read(connection, JOB_ROWS.select) == (job,)
+
+
+def test_statement_that_is_prepared_finds_what_it_finds_otherwise(store: Store) -> None:
+    named = Prepared(ATTEMPT_ROWS.select.where(attempts.c.id == sa.bindparam("one"), attempts.c.simulated))
+    others = [replace(ATTEMPT, id=AttemptId("attempt-2"), number=3), replace(ATTEMPT, number=4, simulated=False)]
+    with store.write() as connection:
+        connection.execute(sa.insert(jobs).values(spec="{}", **JOB_ROWS.row(alike(JobRecord, JOB))))
+        for each in (ATTEMPT, others[0], replace(others[1], id=AttemptId("attempt-3"))):
+            connection.execute(sa.insert(attempts).values(**ATTEMPT_ROWS.row(alike(AttemptRecord, each))))
+    with store.read() as connection:
+        (found,) = ATTEMPT_ROWS.read(connection, named, one="attempt-1")
+        assert found == ATTEMPT
+        assert found.simulated is True, "SQLite says 1"
+        assert ATTEMPT_ROWS.read(connection, named, one="attempt-2") == (others[0],)
+        assert ATTEMPT_ROWS.read(connection, named, one="attempt-3") == ()
+
+
+def test_row_that_is_changed_keeps_its_other_columns_and_others_theirs(store: Store) -> None:
+    other = replace(JOB, ordinal=8, id=JobId("job-2"), array=None, array_index=None, array_count=None)
+    with store.write() as connection:
+        for job in (JOB, other):
+            connection.execute(sa.insert(jobs).values(spec="{}", **JOB_ROWS.row(alike(JobRecord, job))))
+        change_row(connection, jobs, "job-1", {"step": 12, "reason": 'it\'s\n"so"', "ended_s": 3.5})
+        change_row(connection, jobs, "job-1", {"reason": "%(own_row)s ? :x", "metrics": "{}"})
+        change_row(connection, jobs, "job-9", {"step": 13})
+        changed = replace(JOB, step=12, reason="%(own_row)s ? :x", ended_s=3.5, metrics={})
+        assert JOB_ROWS.read(connection, JOB_ROWS.select.order_by(jobs.c.ordinal)) == (changed, other)
 
 
 @pytest.mark.parametrize("count", [2, 2 * COPIED_MIN])

@@ -171,6 +171,15 @@ def test_pieces_that_one_caller_brings_are_each_told_what_became_of_them(store: 
     assert _pieces(store) == ["piece-0", "piece-2", "piece-4"]
 
 
+def test_piece_that_fails_within_something_larger_takes_nothing_else_with_it(store: Store) -> None:
+    with store.joined() as connection:
+        connection.execute(sa.insert(leases), _lease("piece-9"))
+        (told,) = Together(store, _write_pieces).ask_each([1])
+        assert isinstance(told, NotFound)
+        assert Together(store, _write_pieces).ask(2) == "of 1"
+    assert _pieces(store) == ["piece-2", "piece-9"]
+
+
 def test_pieces_that_come_while_others_are_written_are_written_in_one_go(store: Store) -> None:
     others, sizes = Barrier(4), []
 
@@ -197,8 +206,8 @@ def test_pieces_of_a_transaction_that_fails_all_hear_of_it(store: Store) -> None
     def write(connection: sa.Connection, fails: Sequence[bool]) -> list[int]:
         if any(fails):
             connection.execute(sa.insert(leases), _lease("piece-0"))
-            connection.connection.rollback()
-            connection.execute(sa.text("select nothing from nowhere"))
+            dies = "select pg_terminate_backend(pg_backend_pid())" if store.shared else "select nothing from nowhere"
+            connection.execute(sa.text(dies))
         return [7 for _ in fails]
 
     together: Together[bool, int] = Together(store, write)

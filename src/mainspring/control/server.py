@@ -25,7 +25,7 @@ from mainspring.domain.errors import Conflict, MainspringError, Unavailable
 _FIRST_TICK_S = 10.0  # A cluster that takes longer is not worth waiting for: it is shown once it answers.
 _DRAIN_S = 5.0  # Requests still open when stopping; streams are cut, everything else takes milliseconds.
 _REST = 3.0  # After a tick, as often as long as it took: calls that come one upon another wake the loop all the time.
-_REST_S_MAX = 0.5  # After a long tick: what waits for the next one shall not wait for much more than that one takes.
+_REST_S_MAX = 1.0  # After a long tick: what waits for the next one shall not wait for much more than that one takes.
 _SWEEP_S = 30.0  # Between two sweeps, of 500 jobs each: more than ten times what any lab ends in that time.
 _SWEEP_PAUSE_S = 0.1  # Between two transactions of a sweep, each of which takes some milliseconds.
 _STEP_S = 5.0  # What a tick is in the middle of may take, when stopping, before the lead is given up over its head.

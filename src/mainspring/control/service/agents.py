@@ -32,6 +32,7 @@ from mainspring.control.store.records import (
 )
 from mainspring.control.store.restores.adopting import recall_agents
 from mainspring.control.store.restores.postings import posting
+from mainspring.control.store.rows import Prepared, change_row
 from mainspring.control.store.schema import agents, allocations, attempts, events, jobs
 from mainspring.control.store.secrets import SecretKeys
 from mainspring.control.store.settings import Settings
@@ -60,6 +61,8 @@ ADDRESS_LENGTH_MAX = 255
 PROFILE_FRESH_S = 30.0  # A wish is told with each heartbeat for so long; by then a lead that lives has heard it.
 LEDGER_S_MAX = 1e13  # Of one use: every node of the largest cluster, for a year and a half.
 UNKNOWN_KEPT_MAX = 100  # Words of one attempt's newer peers: enough to see what they are.
+_OF_ATTEMPT = agents.c.attempt_id == sa.bindparam("attempt")
+_GONE = Prepared(sa.select(agents.c.agent).where(_OF_ATTEMPT, agents.c.gone).order_by(agents.c.agent))
 FIRST_LEAD = 0  # The first node of the first allocation.
 
 
@@ -324,11 +327,10 @@ def heartbeat(connection: sa.Connection, beat: Heartbeat, now_s: float) -> Heart
         columns |= {"generation": beat.generation, "step": beat.step, "ranks": text_of(beat.ranks)}
         columns["at_risk"] = text_of(beat.at_risk) if beat.at_risk is not None else None
         if beat.step >= 0:  # Until an attempt steps, its job stands where the ones before have left it.
-            metrics = text_of(beat.metrics)
-            connection.execute(sa.update(jobs).where(jobs.c.id == attempt.job).values(step=beat.step, metrics=metrics))
+            change_row(connection, jobs, attempt.job, {"step": beat.step, "metrics": text_of(beat.metrics)})
     if outcome is not None and attempt.outcome is None:
         columns["outcome"] = outcome.value
-    connection.execute(sa.update(attempts).where(attempts.c.id == attempt.id).values(columns))
+    change_row(connection, attempts, attempt.id, columns)
     if outcome is not None:
         current = attempt_by_id(connection, attempt.id)
         assert current is not None
@@ -364,8 +366,7 @@ def _ledgers_closed(attempt: AttemptRecord, more: Mapping[str, float] = MappingP
 
 
 def _gone(connection: sa.Connection, attempt: AttemptRecord) -> tuple[int, ...]:
-    own = (agents.c.attempt_id == attempt.id, agents.c.gone)
-    return tuple(connection.execute(sa.select(agents.c.agent).where(*own).order_by(agents.c.agent)).scalars())
+    return tuple(_GONE.run(connection, attempt=attempt.id).scalars())
 
 
 def _began_s(connection: sa.Connection, attempt: AttemptRecord, told_s: float, now_s: float) -> float:

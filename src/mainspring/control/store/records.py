@@ -11,7 +11,7 @@ from typing import Any, TypeVar, final
 import sqlalchemy as sa
 
 from mainspring.control.store.nodes.samples import FreshSamples
-from mainspring.control.store.rows import RowMapping
+from mainspring.control.store.rows import Prepared, RowMapping
 from mainspring.control.store.rows import add_rows as add_rows
 from mainspring.control.store.rows import read_text as read_text
 from mainspring.control.store.rows import text_of as text_of
@@ -105,6 +105,8 @@ _SOME: sa.BindParameter[Any] = sa.bindparam("some", expanding=True)
 _JOBS_BY_ID = JOB_ROWS.select.where(jobs.c.id.in_(_SOME)).order_by(jobs.c.ordinal)
 _HOLDERS = sa.select(jobs.c.id, jobs.c.array_id).where(jobs.c.id.in_(_SOME))
 _SPECS = sa.select(jobs.c.id, jobs.c.spec).where(jobs.c.id.in_(_SOME))
+_ATTEMPTS_BY_ID = ATTEMPT_ROWS.select.where(attempts.c.id.in_(_SOME))
+_ATTEMPT = Prepared(ATTEMPT_ROWS.select.where(attempts.c.id == sa.bindparam("attempt")))
 _ATTEMPTS_OF = ATTEMPT_ROWS.select.where(attempts.c.job_id.in_(_SOME)).order_by(attempts.c.job_id, attempts.c.number)
 _REPORTED = sa.select(attempts.c.ranks, attempts.c.at_risk).where(attempts.c.id == sa.bindparam("attempt"))
 _NEWEST_EVENT = sa.select(sa.func.max(events.c.sequence))
@@ -282,7 +284,7 @@ def jobs_of_array(connection: sa.Connection, array: JobId) -> tuple[JobRecord, .
 
 def attempt_by_id(connection: sa.Connection, attempt: AttemptId) -> AttemptRecord | None:
     """Returns one attempt, or None."""
-    return next(iter(attempts_by_id(connection, [attempt])), None)
+    return next(iter(ATTEMPT_ROWS.read(connection, _ATTEMPT, attempt=attempt)), None)
 
 
 def attempts_of(connection: sa.Connection, wanted: Iterable[JobId]) -> Mapping[JobId, list[AttemptRecord]]:
@@ -335,9 +337,7 @@ def furthest_step(connection: sa.Connection, job: JobId, *, until: int) -> int:
 def attempts_by_id(connection: sa.Connection, wanted: Iterable[AttemptId]) -> tuple[AttemptRecord, ...]:
     """Returns those of some attempts that exist, in no particular order."""
     return tuple(
-        attempt
-        for some in chunks(wanted)
-        for attempt in ATTEMPT_ROWS.read(connection, ATTEMPT_ROWS.select.where(attempts.c.id.in_(some)))
+        attempt for some in chunks(wanted) for attempt in ATTEMPT_ROWS.read(connection, _ATTEMPTS_BY_ID, some=some)
     )
 
 

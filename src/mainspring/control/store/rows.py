@@ -10,7 +10,7 @@ from enum import Enum, EnumType
 from functools import lru_cache, partial
 from operator import attrgetter, itemgetter
 from types import NoneType
-from typing import Any, Generic, TypeVar, cast, get_args, get_type_hints
+from typing import Any, Generic, TypeVar, cast, final, get_args, get_type_hints
 
 import sqlalchemy as sa
 from sqlalchemy.sql.compiler import SQLCompiler
@@ -20,6 +20,7 @@ from mainspring.domain.codec import decode, encode
 STATEMENTS_KEPT = 64  # More than there are tables.
 TEXTS_KEPT = 1_024  # Texts of a column read once: most jobs have the same metrics and results, none.
 COPIED_MIN = 256  # Rows; below, a statement of its own costs more than it saves.
+_OWN = "own_row"
 _SCALARS = (str, int, float, bool)
 Value = TypeVar("Value")
 
@@ -56,13 +57,15 @@ class RowMapping(Generic[Value]):
         self.select = sa.select(*self.columns.values())
         self._found = attrgetter(*(column.name for column in self.columns.values()))
 
-    def read(self, connection: sa.Connection, query: sa.Select[Any], **given: object) -> tuple[Value, ...]:
+    def read(self, connection: sa.Connection, query: sa.Select[Any] | Prepared, **given: object) -> tuple[Value, ...]:
         """Returns the values that a query finds, in its order.
 
         Args:
             query: Made of `select`.
             **given: Values of its parameters, where it has any.
         """
+        if isinstance(query, Prepared):
+            return tuple(map(self._made, query.run(connection, **given)))
         return tuple(map(self._made, connection.execute(query, given)))
 
     def value(self, row: sa.Row[Any]) -> Value:
@@ -93,6 +96,8 @@ def _reader(hint: Any) -> Callable[[Any], object] | None:
     if NoneType in get_args(hint):
         (hint,) = (arm for arm in get_args(hint) if arm is not NoneType)
     kind = getattr(hint, "__supertype__", hint)
+    if kind is bool:
+        return bool  # SQLite knows 0 and 1.
     if kind in _SCALARS:
         return None
     if isinstance(kind, EnumType):
@@ -104,6 +109,45 @@ def _written(value: object) -> object:
     if isinstance(value, Enum):
         return value.value
     return value if value is None or isinstance(value, _SCALARS) else text_of(value)
+
+
+@final
+class Prepared:
+    """A statement that is looked at once: SQLAlchemy's own way looks at each of its columns every time it runs.
+
+    Args:
+        statement: Its parameters are of `bindparam`, and scalars, no lists; so are the columns that it finds.
+    """
+
+    def __init__(self, statement: sa.Select[Any]) -> None:
+        self._statement = statement
+        self._made: dict[str, tuple[str, Sequence[str] | None, Mapping[str, object]]] = {}
+
+    def run(self, connection: sa.Connection, **given: object) -> sa.CursorResult[Any]:
+        """Returns what it finds, as the database's driver tells it: truth may be 0 or 1.
+
+        Args:
+            **given: Its parameters.
+        """
+        name = connection.dialect.name
+        if name not in self._made:
+            made = self._statement.compile(dialect=connection.dialect)
+            assert isinstance(made, SQLCompiler)
+            self._made[name] = made.string, made.positiontup, made.params
+        text, order, fixed = self._made[name]
+        return connection.exec_driver_sql(text, _given(order, {**fixed, **given}))
+
+
+def change_row(connection: sa.Connection, table: sa.Table, own: str, columns: Mapping[str, object]) -> None:
+    """Changes some columns of the row with an id, if there is one.
+
+    Args:
+        connection: From `Store.write`.
+        own: The id.
+        columns: By name, as the database's driver takes them.
+    """
+    text, order = _change(table, connection.dialect, tuple(columns))
+    connection.exec_driver_sql(text, _given(order, {_OWN: own, **columns}))
 
 
 def add_rows(
@@ -153,6 +197,20 @@ def _copy_rows(
     except errors as error:  # As SQLAlchemy tells those of its own statements.
         raise sa.exc.DBAPIError.instance(text, None, error, errors, dialect=dialect) from error
     return len(rows)
+
+
+def _given(order: Sequence[str] | None, given: Mapping[str, object]) -> Any:
+    """Returns parameters as a driver takes them: in an order, or by name."""
+    return dict(given) if order is None else tuple(given[name] for name in order)
+
+
+@lru_cache(maxsize=STATEMENTS_KEPT)
+def _change(table: sa.Table, dialect: sa.Dialect, names: tuple[str, ...]) -> tuple[str, Sequence[str] | None]:
+    """Returns a statement, and the order of its parameters where they have no names."""
+    changed = sa.update(table).where(table.c.id == sa.bindparam(_OWN))
+    made = changed.compile(dialect=dialect, column_keys=list(names))
+    assert isinstance(made, SQLCompiler)
+    return made.string, made.positiontup
 
 
 @lru_cache(maxsize=STATEMENTS_KEPT)

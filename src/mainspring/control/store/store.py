@@ -21,11 +21,13 @@ from mainspring.control.store.databases.errors import told
 from mainspring.control.store.databases.migrating import BackUp, migrate, migrate_down, newest_revision, revision_of
 from mainspring.control.store.databases.opening import is_sqlite, new_engine, parsed_url, reading, require_safe
 from mainspring.control.store.databases.owners import OwnedFile
+from mainspring.control.store.rows import Prepared
 from mainspring.control.store.schema import leases
 from mainspring.domain.errors import Conflict, MainspringError, NotFound
 
 PIECES_MAX = 64  # More than the API has threads.
 _WRITER = "writer"
+_WRITERS_TURN = Prepared(sa.select(leases.c.epoch).where(leases.c.name == _WRITER).with_for_update())
 _LEADER = "leader"
 Item = TypeVar("Item")
 Value = TypeVar("Value")
@@ -112,7 +114,7 @@ class Store:
             connection = connection.execution_options(writes=True)
             with connection.begin():
                 # One row locked by every writer, first, gives PostgreSQL the order that SQLite has by nature.
-                connection.execute(sa.select(leases.c.epoch).where(leases.c.name == _WRITER).with_for_update())
+                _WRITERS_TURN.run(connection)
                 if lease is not None:
                     _check_lease(connection, lease)
                 yield connection
@@ -131,6 +133,11 @@ class Store:
                 yield connection
             finally:
                 self._own.connection = None
+
+    @property
+    def joining(self) -> bool:
+        """Returns whether what this thread writes is part of something larger."""
+        return self._joined is not None
 
     @property
     def _joined(self) -> sa.Connection | None:
@@ -293,7 +300,9 @@ class Together(Generic[Item, Value]):
         pieces = [self._pieces.popleft() for _ in range(min(len(self._pieces), PIECES_MAX))]
         try:
             with self._store.write() as connection:
-                if not self._written(connection, pieces):
+                if len(pieces) == 1 and not self._store.joining:  # All that its error undoes is its own.
+                    (pieces[0].result,) = self._write(connection, [pieces[0].item])
+                elif not self._written(connection, pieces):
                     for piece in pieces:
                         self._written(connection, [piece])
         except Exception as error:  # noqa: BLE001  Whatever it is, it is told to everybody who waits.

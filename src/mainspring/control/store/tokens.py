@@ -12,7 +12,7 @@ from typing import final
 import sqlalchemy as sa
 
 from mainspring.control.store.records import chunks, tenants
-from mainspring.control.store.rows import RowMapping
+from mainspring.control.store.rows import Prepared, RowMapping
 from mainspring.control.store.schema import blocks, tokens
 from mainspring.domain.answers import Blocked
 from mainspring.domain.codec import alike
@@ -200,7 +200,7 @@ class TokenRecord:
 OIDC = "OIDC"  # Who made the tokens of those who log in: no holder's name, which has no capitals.
 _ROWS = RowMapping(TokenRecord, tokens)
 _BLOCKS = RowMapping(Blocked, blocks)
-_BY_HASH = _ROWS.select.where(tokens.c.sha256 == sa.bindparam("sha256"))  # Made once: every call asks it.
+_BY_HASH = Prepared(_ROWS.select.where(tokens.c.sha256 == sa.bindparam("sha256")))  # Every call asks it.
 
 
 def draw_secret(dice: Dice) -> str:
