@@ -180,7 +180,10 @@ async def window(load: Load, pid: int, seconds: float) -> dict[str, Any]:
     return {
         "tick_s": percentile([over_s - begun_s for begun_s, over_s, _ in ticks], 0.95),
         "tick_p50_s": percentile([over_s - begun_s for begun_s, over_s, _ in ticks], 0.5),
-        "p50_s_until": {name: round(percentile([one[2][name] for one in ticks], 0.5), 3) for name in ticks[0][2]},
+        "p50_s_until": {
+            step.value: round(percentile([spent_s.get(step.value, 0.0) for _, _, spent_s in ticks], 0.5), 3)
+            for step in Step
+        },
         "cpu_cores": spent_s / seconds,
         "rss_gib": pss_gib(pid),
         "p99_ms": 1e3 * percentile(every, 0.99),

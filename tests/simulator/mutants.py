@@ -95,7 +95,7 @@ MUTANTS = (
         "control/loop/commit.py",
         " and not _is_paused(jobs[start.job]):\n",
         ":\n",
-        10_010,
+        10_004,
     ),
     Mutant(
         "an old plan's evictions end attempts that ended",
@@ -137,6 +137,7 @@ MUTANTS = (
         COMMANDS,
         "if runs and over and",
         "if False and over and",
+        10_006,
     ),
     Mutant(
         "what no store knows is stopped",
@@ -171,12 +172,14 @@ MUTANTS = (
         "control/store/restores/lives.py",
         "number = max(own.plan, seen.plan) + LEAP",
         "number = own.plan + 1",
+        10_002,
     ),
     Mutant(
         "an attempt whose end was forgotten is lost, and its job starts again",
         "control/loop/beyond.py",
         "    if life is None:\n",
         "    if life is None or life.began_s >= 0.0:\n",
+        10_006,
     ),
     Mutant(
         "a job starts again of which something is over that the store does not know",
@@ -230,6 +233,7 @@ MUTANTS = (
         LEDGER,
         ".values(ended_s=at_s)",
         ".values(ended_s=at_s, state=AllocationState.GONE.value)",
+        10_002,
     ),
     Mutant(
         "an old lead's reports count",
@@ -243,6 +247,7 @@ MUTANTS = (
         AGENTS,
         "    return rules.now_s - heard_s >= rules.settings.lease_s\n",
         "    return rules.now_s - heard_s >= 0.0\n",
+        10_014,
     ),
     Mutant(
         "an event is kept twice",
@@ -381,7 +386,7 @@ MUTANTS = (
         "node/lead/reports.py",
         "        if reply.fenced:\n            return Answered.FENCED\n",
         "",
-        10_014,
+        10_003,
     ),
     Mutant(
         "a durable step is not resumed from",
