@@ -133,7 +133,7 @@ async def changes(base: str, admin: str, jobs: Sequence[str], until_s: float) ->
         while (now_s := time.monotonic()) < until_s:
             due = int((now_s - begun_s) * CHANGES_PER_S) - count
             body = {"place": places[count // len(jobs) % 2], "reason": "measured"}
-            some = [f"/v1/jobs/{jobs[(count + each) % len(jobs)]}/priority" for each in range(min(due, 8))]
+            some = [f"/v1/jobs/{jobs[(count + each) % len(jobs)]}/priority" for each in range(min(due, 16))]
             await asyncio.gather(*(client.put(path, json=body) for path in some))
             count += len(some)
             await asyncio.sleep(0.02)

@@ -15,7 +15,7 @@ from mainspring.domain.errors import Unavailable
 if TYPE_CHECKING:
     from tests.control.conftest import World
 
-JOBS, SOME = 1_200, 500
+JOBS, SOME = 1_200, 100
 
 
 def _told(connection: sa.Connection) -> int:

@@ -36,6 +36,7 @@ from mainspring.domain.wire.events.jobs import MoveWantedEvent, ProvisionWantedE
 
 _SLACK_S = 60.0  # An expected start that moved by less, or by less than a tenth of the wait, is not told again.
 _SLACK = 0.1
+_TOLD_AT_ONCE = 100  # Jobs: written in some milliseconds, for which whoever submits waits.
 _LIVE = (AttemptState.GRANTED, AttemptState.RUNNING)
 
 
@@ -171,7 +172,7 @@ class Committer:
             write: Begins a transaction, of the one who leads.
             waits: As given to `commit`, which has written the plan.
         """
-        for some in chunks(waits.changed):
+        for some in chunks(waits.changed, _TOLD_AT_ONCE):
             with write() as connection:
                 ledger = StateWriter(connection, now_s)
                 _write_whys(ledger, {job: waits.changed[job] for job in some}, decided.number, waiting=some)
