@@ -166,6 +166,7 @@ MUTANTS = (
         "control/loop/granting.py",
         "first_attempt(life, new.job.submitted_s))",
         "1)",
+        10_002,
     ),
     Mutant(
         "plans are numbered from those that a restored store knows",
@@ -335,7 +336,7 @@ MUTANTS = (
         SAVES,
         "stored.step == self._taken.step and stored.rank in self._ranks",
         "stored.rank in self._ranks",
-        10_085,
+        10_016,
     ),
     Mutant(
         "a durable step lacks a share",
@@ -361,6 +362,7 @@ MUTANTS = (
         HOLDINGS,
         "len(parts.sizes) == len(self._roles) and len(parts.held) == sum(parts.sizes.values())",
         "len(parts.sizes) == len(self._roles) and len(parts.held) >= max(1, sum(parts.sizes.values()) - 1)",
+        10_002,
     ),
     Mutant(
         "what came after the step a generation resumed at is not forgotten",
