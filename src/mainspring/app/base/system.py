@@ -25,9 +25,8 @@ def tune_for_serving() -> None:
     """Sets Python up for a process that makes much, of which little is cycles, in threads that wait for each other.
 
     It looks for cycles seldom, a little at a time, and never in what imports made: a third of the time of a batch of
-    submits went into it.
-    Threads take shorter turns than 5 ms: for every row that one reads of a database it lets others run, and then waits
-    for a whole turn of theirs.
+    submits went into it. Threads take shorter turns than 5 ms: for every row that one reads of a database it lets
+    others run, and then waits for a whole turn of theirs.
     """
     gc.freeze()
     gc.set_threshold(*_COLLECT_AFTER)
