@@ -77,13 +77,14 @@ class EdgeAgent:
         self._source = source
         self._robot = robot
         self._clock = clock
+        self._began_s = clock.now_s() - clock.monotonic_s()
         self._limits = limits or EdgeLimits()
         self._slot_bytes_max = slot_bytes_max
         self._why = ""
         self._unwritten = False  # Whether the disk had no room for the journal as it is.
         self.journal = self._read_journal()
         try:
-            self._enter(machine.booted(self.journal, clock.now_s()))
+            self._enter(machine.booted(self.journal, self._now_s()))
         except StorageFull as error:  # A start that cannot be counted is none: what is committed runs.
             self._enter(machine.gone_back(self.journal, str(error)), safe=True)
         self._run_if_other("")
@@ -95,12 +96,12 @@ class EdgeAgent:
             target: Of the release.
             action: What the server calls it.
         """
-        self._enter(machine.asked(self.journal, target, action=action, now_s=self._clock.now_s()))
+        self._enter(machine.asked(self.journal, target, action=action, now_s=self._now_s()))
 
     def roll_back(self) -> None:
         """Goes back to the release before, at once and without network: somebody at the robot wants it."""
         before = self.journal.runs
-        self._enter(machine.by_hand(self.journal, self._clock.now_s()), safe=True)
+        self._enter(machine.by_hand(self.journal, self._now_s()), safe=True)
         self._run_if_other(before)
 
     def cancel(self) -> None:
@@ -132,7 +133,7 @@ class EdgeAgent:
         if self._unwritten:
             self._write()
         seen = self._worked()
-        after = machine.next_of(self.journal, seen, self._clock.now_s(), self._limits, self._why)
+        after = machine.next_of(self.journal, seen, self._now_s(), self._limits, self._why)
         # That a trial was started is written before it is, and a power loss asks no more of it.
         safe = after.phase is Phase.PROVING or (after.phase is Phase.IDLE and after.committed == before.committed)
         try:
@@ -145,6 +146,10 @@ class EdgeAgent:
         if before.phase is not Phase.IDLE and self.journal.phase is Phase.IDLE:
             self._run_if_other(before.runs)
             self._sweep()
+
+    def _now_s(self) -> float:
+        """Returns the time that phases go by: a robot's clock is set while it runs, and no phase took longer by it."""
+        return self._began_s + self._clock.monotonic_s()
 
     # ---------------------------------------------------------------- phases
 
@@ -198,9 +203,7 @@ class EdgeAgent:
             if wanted.size_bytes > self._slot_bytes_max or missing > free:
                 most = min(self._slot_bytes_max, free)
                 raise StorageFull("install a release", got=f"{wanted.size_bytes} bytes", wanted=f"at most {most}")
-            for (
-                file
-            ) in wanted.files:  # What the disk did not keep is fetched again; that is read once, not at each piece.
+            for file in wanted.files:  # What the disk did not keep is fetched again; read once, not at each piece.
                 if self._disk.sha256(f"file-{file.sha256}") not in ("", file.sha256):
                     self._disk.remove(f"file-{file.sha256}")
             self._replace(_WANTED, encode(wanted))
@@ -240,7 +243,10 @@ class EdgeAgent:
         for file in wanted.files:
             if self._disk.sha256(f"file-{file.sha256}") != file.sha256:
                 self._disk.remove(f"file-{file.sha256}")
-                raise StorageFull("install a release", on=file.path, got="bytes that the disk did not keep")
+                if not self.journal.slots[self.journal.spare]:
+                    raise StorageFull("install a release", on=file.path, got="bytes that the disk did not keep")
+                self._enter(machine.damaged(self.journal, self._now_s()))
+                return PhaseOutcome.NOT_YET
         return PhaseOutcome.DONE
 
     def _look(self) -> SlotFiles:

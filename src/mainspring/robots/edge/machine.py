@@ -5,6 +5,7 @@ begun again or gone back from. Two slots hold releases. The committed one runs u
 proved healthy in time, or was begun too often, is gone back from, without network and without asking.
 
     idle -> downloading -> verifying -> installing -> waiting -> restarting -> proving -> idle (committed)
+                 ^___________/ once, where what a slot held is damaged
                  \\______________ any failure, time-out, or word by hand ______________/ -> idle (as before)
 
 Nothing is read, written, fetched or started here: `agent.py` does what this says.
@@ -76,10 +77,11 @@ class Journal:
     Args:
         slots: What each slot holds whole: the target of a release, "" for nothing.
         committed: The slot that is known to be healthy, "" before the first.
+        unproved: The target that the spare slot holds and that was never proved healthy, "" for none.
         trial: The slot that is being tried, "" for none.
         wanted: The target that is being installed, "" for none.
         action: What the server calls this installation, "" where nobody asked.
-        since_s: When the phase was entered, by the robot's clock.
+        since_s: When the phase was entered, by the robot's clock when the agent began and what passed since.
         healthy_s: Since when the trial has been healthy, None while it is not.
         tries: How often the trial was started.
         closed: Actions that ended, well or not, each with its target, newest last: no action is done twice.
@@ -89,6 +91,7 @@ class Journal:
     phase: Phase = Phase.IDLE
     slots: Mapping[str, str] = field(default_factory=lambda: dict.fromkeys(SLOTS, ""))
     committed: str = ""
+    unproved: str = ""
     trial: str = ""
     wanted: str = ""
     action: str = ""
@@ -140,7 +143,7 @@ def next_of(journal: Journal, seen: PhaseOutcome, now_s: float, limits: EdgeLimi
 
     Args:
         seen: What came of the phase: of `WAITING` whether it is safe, of `PROVING` whether it is healthy.
-        now_s: By the robot's clock; where that went back, a phase begins anew.
+        now_s: By a clock that does not jump while the agent runs; where it went back since, a phase begins anew.
         why: Of what failed, or could not be written.
     """
     if now_s < journal.since_s:
@@ -173,7 +176,7 @@ def next_of(journal: Journal, seen: PhaseOutcome, now_s: float, limits: EdgeLimi
             return replace(_entered(journal, Phase.INSTALLING, now_s), slots=emptied)
         case Phase.INSTALLING:
             filled = {**journal.slots, journal.spare: journal.wanted}
-            return replace(_entered(journal, Phase.WAITING, now_s), slots=filled)
+            return replace(_entered(journal, Phase.WAITING, now_s), slots=filled, unproved=journal.wanted)
         case Phase.WAITING:
             return replace(_entered(journal, Phase.RESTARTING, now_s), trial=journal.spare, tries=1)
         case Phase.RESTARTING:
@@ -188,6 +191,14 @@ def booted(journal: Journal, now_s: float) -> Journal:
         return gone_back(journal, f"lost power, or the agent, {TRIES_MAX} times while it was tried")
     # Its time begins anew: how long a robot was without power says nothing of the release, and the tries are counted.
     return replace(journal, phase=Phase.RESTARTING, tries=journal.tries + 1, healthy_s=None, since_s=now_s)
+
+
+def damaged(journal: Journal, now_s: float) -> Journal:
+    """Returns the journal once a file that was to be there is not what it was: it is fetched again, and what the spare
+    slot held is whole no more.
+    """
+    emptied = {**journal.slots, journal.spare: ""}
+    return replace(_entered(journal, Phase.DOWNLOADING, now_s), slots=emptied)
 
 
 def gone_back(journal: Journal, why: str, *, unhealthy: bool = False) -> Journal:
@@ -209,12 +220,12 @@ def cancelled(journal: Journal) -> Journal:
 def by_hand(journal: Journal, now_s: float) -> Journal:
     """Returns the journal once somebody at the robot wants the release before: a trial ends, or slots change places.
 
-    A robot that has nothing to go back to stays as it is.
+    A robot that has nothing to go back to stays as it is, so does one whose other slot holds what was never proved.
     """
     if journal.phase is not Phase.IDLE:
         return gone_back(journal, "by hand on the robot")
     other = journal.spare
-    if not journal.committed or not journal.slots[other]:
+    if not journal.committed or journal.slots[other] in ("", journal.unproved):
         return journal
     return replace(journal, committed=other, since_s=now_s)
 
@@ -222,6 +233,7 @@ def by_hand(journal: Journal, now_s: float) -> Journal:
 def _late(journal: Journal, now_s: float, limits: EdgeLimits) -> bool:
     most = {
         Phase.DOWNLOADING: limits.download_s,
+        Phase.VERIFYING: limits.download_s,
         Phase.WAITING: limits.wait_s,
         Phase.RESTARTING: limits.prove_s,
         Phase.PROVING: limits.prove_s + limits.healthy_s,
@@ -234,7 +246,7 @@ def _entered(journal: Journal, phase: Phase, now_s: float) -> Journal:
 
 
 def _committed(journal: Journal) -> Journal:
-    return _ended(replace(journal, committed=journal.trial))
+    return _ended(replace(journal, committed=journal.trial, unproved=""))
 
 
 def _ended(journal: Journal, why: str = "", *, unhealthy: bool = False, cancelled: bool = False) -> Journal:

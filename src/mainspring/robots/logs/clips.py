@@ -142,32 +142,42 @@ class Clips:
         return self._folder / clip.entry.name
 
     def cut(self, ring: Ring, pending: Pending) -> KeptClip | None:
-        """Cuts a clip out of the ring; None where the ring has nothing of that time."""
+        """Cuts a clip out of the ring; None where the ring has nothing of that time.
+
+        Raises:
+            OSError: The disk has no room for it; nothing of it is left.
+        """
         name = f"{self._rules.robot}-{pending.fired_ns}.mcap"
         partial = self._folder / f"{name}.partial"
+        try:
+            story = self._copied(ring, pending, partial)
+            if story is None:
+                return None
+            self._make_room(partial.stat().st_size)
+            entry = self._entry(name, partial, story, pending)
+            replace_file(self._beside(name), encode(entry))
+            partial.replace(self._folder / name)
+        finally:
+            partial.unlink(missing_ok=True)
+        sync_folder(self._folder)
+        return KeptClip(entry=entry)
+
+    def _copied(self, ring: Ring, pending: Pending, path: Path) -> _Story | None:
+        """Writes a clip's messages, and returns what they tell; None where there are none."""
         story = _Story(begin_ns=pending.begin_ns)
-        with partial.open("wb") as file:
+        with path.open("wb") as file:
             copy = Copy(Writer(file, chunk_size=CHUNK_BYTES))
             for seen in ring.between(pending.begin_ns, pending.end_ns):
-                at_ns = max(seen.time_ns, pending.begin_ns)
                 if seen.topic == ROBOT_TOPIC:
-                    story.hear(decode(RobotSays, seen.data), at_ns)
-                story.end_ns = max(story.end_ns, at_ns)
-                copy.add(seen, time_ns=at_ns)
+                    story.hear(decode(RobotSays, seen.data), seen.time_ns)
+                story.end_ns = max(story.end_ns, seen.time_ns)
+                copy.add(seen)
             story.ended(story.end_ns)
             if copy.count:
                 self._describe(copy.writer, story, pending)
             copy.finish()
             _synced(file)
-        if not copy.count:
-            partial.unlink()
-            return None
-        self._make_room(partial.stat().st_size)
-        entry = self._entry(name, partial, story, pending)
-        replace_file(self._beside(name), encode(entry))
-        partial.replace(self._folder / name)
-        sync_folder(self._folder)
-        return KeptClip(entry=entry)
+        return story if copy.count else None
 
     def sweep(self, now_ns: int) -> None:
         """Removes clips that are older than they may be."""

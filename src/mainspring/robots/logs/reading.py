@@ -10,10 +10,12 @@ from pathlib import Path
 
 import zstandard
 from mcap.exceptions import McapError
+from mcap.reader import SeekingReader
 from mcap.records import Channel, Message, Schema
 from mcap.stream_reader import StreamReader
 from mcap.writer import MCAP0_MAGIC, Writer
 
+ALL_TIMES = (0, 1 << 64)
 RECORD_BYTES_MAX = 64 << 20  # Of one chunk, held in memory: the largest message, four times.
 _BROKEN = (McapError, zstandard.ZstdError, struct.error, ValueError, LookupError, EOFError, OverflowError, MemoryError)
 
@@ -65,26 +67,42 @@ def is_whole(path: Path) -> bool:
         return size > 2 * len(MCAP0_MAGIC) and file.read() == MCAP0_MAGIC
 
 
+def span_of(path: Path) -> tuple[int, int]:
+    """Returns the times between which a file's messages lie, by its index; all times where it has none."""
+    try:
+        with path.open("rb") as file:
+            summary = SeekingReader(file, record_size_limit=RECORD_BYTES_MAX).get_summary()
+    except (OSError, *_BROKEN):
+        summary = None
+    if summary is None or summary.statistics is None:
+        return ALL_TIMES
+    return summary.statistics.message_start_time, summary.statistics.message_end_time
+
+
 def mend(path: Path) -> int:
     """Makes a file whole that was cut off, of what can be read of it, and returns how many messages that is.
 
     One of which nothing can be read is removed. May be repeated, and broken off.
+
+    Raises:
+        OSError: The disk has no room for it; the file is as it was.
     """
-    mended, count = path.with_suffix(".mending"), 0
-    with mended.open("wb") as file:
-        copy = Copy(Writer(file))
-        for seen in messages_in(path):
-            copy.add(seen)
-            count += 1
-        copy.finish()
-        file.flush()
-        os.fsync(file.fileno())
-    if count:
-        mended.replace(path)
-    else:
-        mended.unlink()
-        path.unlink()
-    return count
+    mended = path.with_suffix(".mending")
+    try:
+        with mended.open("wb") as file:
+            copy = Copy(Writer(file))
+            for seen in messages_in(path):
+                copy.add(seen)
+            copy.finish()
+            file.flush()
+            os.fsync(file.fileno())
+        if copy.count:
+            mended.replace(path)
+        else:
+            path.unlink()
+    finally:
+        mended.unlink(missing_ok=True)
+    return copy.count
 
 
 class Copy:

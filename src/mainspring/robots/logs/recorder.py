@@ -11,12 +11,12 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
 from mainspring.domain.codec import decode, encode
-from mainspring.domain.errors import InvalidInput, InvalidMessage, nearest
+from mainspring.domain.errors import InvalidInput, InvalidMessage, MainspringError, nearest
 from mainspring.robots.logs.clips import (
     ROBOT_TOPIC,
     Clips,
@@ -40,6 +40,16 @@ _VECTOR = ("mainspring.Vector", "jsonschema", b'{"type": "object"}')
 _SAYS = ("mainspring.RobotSays", "jsonschema", b'{"type": "object"}')
 _SECOND = 1_000_000_000
 _HOUR_NS = 3_600 * _SECOND
+_SET_BACK_NS = 10 * _SECOND  # Messages lie in some disorder; a time before that of others by more is another clock's.
+_RETRY_NS = 10 * _SECOND  # Between tries to cut what there was no room for.
+_WAITING_MAX = 16  # Clips for which there is no room; the ring loses the oldest first, too.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Uncut:
+    """Clips that are wanted and not cut yet, as they are kept on disk."""
+
+    clips: tuple[Pending, ...]
 
 
 @final
@@ -66,9 +76,11 @@ class LogRecorder:
         self._triggers = _Triggers(rules)
         self._next_ns: dict[str, int] = {}
         self._pending_path = folder / "pending.json"
-        self._pending = self._left_over()
-        if self._pending is not None:
-            self._cut()
+        self._pending: Pending | None = None
+        self._waiting = self._left_over()  # For room on the disk.
+        self._tried_ns = 0
+        if self._waiting:
+            self._cut_waiting()
 
     def write(
         self,
@@ -118,7 +130,7 @@ class LogRecorder:
     def task(self, time_ns: int, text: str) -> None:
         """Says that the robot begins a task: no clip reaches over it."""
         if self._pending is not None and self._pending.end_ns > time_ns:
-            self._keep(replace(self._pending, end_ns=time_ns - 1))
+            self._pending = replace(self._pending, end_ns=time_ns - 1)
             self._cut()
         self._task_ns = time_ns
         self._triggers.values["failure"] = False
@@ -147,20 +159,20 @@ class LogRecorder:
     def tick(self, time_ns: int) -> None:
         """Does what is due: call it once a second at least while nothing is recorded."""
         self._look(time_ns)
-        if self._pending is not None and time_ns > self._pending.end_ns:
-            self._cut()
+        self._cut_due(time_ns)
 
     def close(self) -> None:
         """Ends the recording; a clip that is pending is cut of what there is."""
         if self._pending is not None:
             self._cut()
+        elif self._waiting:
+            self._cut_waiting()
         self.ring.close()
 
     def _record(self, topic: str, time_ns: int, data: bytes, encoding: str, schema: tuple[str, str, bytes]) -> None:
         names = self._names.get(topic, "")
         self.ring.write(Seen(topic=topic, encoding=encoding, schema=schema, names=names, time_ns=time_ns, data=data))
-        if self._pending is not None and time_ns > self._pending.end_ns:
-            self._cut()
+        self._cut_due(time_ns)
 
     def _say(self, time_ns: int, says: RobotSays) -> None:
         self._says = says
@@ -179,7 +191,8 @@ class LogRecorder:
 
     def _look(self, time_ns: int) -> None:
         for name, trigger in self._triggers.fired(time_ns):
-            begin_ns = max(time_ns - round(trigger.before_s * _SECOND), self._task_ns)
+            task_ns = self._task_ns if self._task_ns < time_ns + _SET_BACK_NS else 0
+            begin_ns = min(time_ns, max(time_ns - round(trigger.before_s * _SECOND), task_ns))
             wanted = Pending(
                 triggers=(name,),
                 priority=trigger.priority,
@@ -188,28 +201,53 @@ class LogRecorder:
                 begin_ns=begin_ns,
                 end_ns=time_ns + round(trigger.after_s * _SECOND),
             )
-            self._keep(wanted if self._pending is None else _joined(self._pending, wanted))
+            self._pending = wanted if self._pending is None else _joined(self._pending, wanted)
+            self._note()
 
-    def _keep(self, pending: Pending) -> None:
-        replace_file(self._pending_path, encode(pending))
-        self._pending = pending
+    def _note(self) -> None:
+        """Keeps what is not cut yet; where the disk has no room for that, until power is lost."""
+        clips = (*self._waiting, *([self._pending] if self._pending is not None else []))
+        with suppress(OSError):
+            if clips:
+                replace_file(self._pending_path, encode(_Uncut(clips=clips)))
+            else:
+                self._pending_path.unlink(missing_ok=True)
+
+    def _cut_due(self, time_ns: int) -> None:
+        """Cuts what ended, by this time or because the clock was set back, and now and then what waits for room."""
+        pending = self._pending
+        if pending is not None and not pending.fired_ns - _SET_BACK_NS <= time_ns <= pending.end_ns:
+            self._cut()
+            self._tried_ns = time_ns
+        elif self._waiting and abs(time_ns - self._tried_ns) >= _RETRY_NS:
+            self._cut_waiting()
+            self._tried_ns = time_ns
 
     def _cut(self) -> None:
         assert self._pending is not None
-        with suppress(OSError):  # The disk is full: what is pending is tried again at the next start.
-            self.clips.cut(self.ring, self._pending)
-            self.clips.sweep(self._pending.end_ns)
-            self._pending_path.unlink(missing_ok=True)
+        self._waiting = [*self._waiting, self._pending][-_WAITING_MAX:]
         self._pending = None
+        self._cut_waiting()
 
-    def _left_over(self) -> Pending | None:
+    def _cut_waiting(self) -> None:
+        for pending in [*self._waiting]:
+            with suppress(OSError):  # The disk is full.
+                self.clips.cut(self.ring, pending)
+                self.clips.sweep(pending.end_ns)
+                self._waiting.remove(pending)
+        self._note()
+
+    def _left_over(self) -> list[Pending]:
         try:
-            return decode(Pending, self._pending_path.read_bytes())
+            data = self._pending_path.read_bytes()
         except FileNotFoundError:
-            return None
-        except InvalidMessage:
-            self._pending_path.unlink()
-            return None
+            return []
+        with suppress(InvalidMessage):
+            return [decode(Pending, data)]  # As releases before 0.3 wrote it.
+        with suppress(InvalidMessage):
+            return list(decode(_Uncut, data).clips)
+        self._pending_path.unlink()
+        return []
 
 
 @final
@@ -221,7 +259,7 @@ class RecorderThread:
     """
 
     def __init__(self, recorder: LogRecorder) -> None:
-        self.lost = 0  # Calls for which there was no room.
+        self.lost = 0  # Calls for which there was no room, or that failed.
         self._recorder = recorder
         self._calls: queue.SimpleQueue[tuple[Callable[..., None], tuple[Any, ...], dict[str, Any]] | None]
         self._calls = queue.SimpleQueue()
@@ -252,8 +290,10 @@ class RecorderThread:
         while (call := self._calls.get()) is not None:
             method, words, more = call
             size_bytes = more.pop("size_bytes")
-            with suppress(InvalidInput):  # One bad message stops no recording.
+            try:
                 method(*words, **more)
+            except (MainspringError, OSError):  # A bad message, a full disk: neither stops the recording.
+                self.lost += 1
             with self._lock:
                 self._waiting_bytes -= size_bytes
         self._recorder.close()
@@ -282,13 +322,13 @@ class _Triggers:
             self._since_ns.pop(name, None)
             self._done.discard(name)
             return False
-        since_ns = self._since_ns.setdefault(name, time_ns)
+        since_ns = self._since_ns[name] = min(time_ns, self._since_ns.get(name, time_ns))
         if name in self._done or time_ns - since_ns < rule.for_s * _SECOND:
             return False
         self._done.add(name)
         fired = self._fired_ns[name]
-        too_soon = bool(fired) and time_ns - fired[-1] < rule.cooldown_s * _SECOND
-        too_many = len(fired) == rule.hour_max and time_ns - fired[0] < _HOUR_NS
+        too_soon = bool(fired) and -_SET_BACK_NS < time_ns - fired[-1] < rule.cooldown_s * _SECOND
+        too_many = len(fired) == rule.hour_max and -_SET_BACK_NS < time_ns - fired[0] < _HOUR_NS
         if too_soon or too_many:
             return False
         fired.append(time_ns)

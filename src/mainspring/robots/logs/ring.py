@@ -8,27 +8,30 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, final
 
 from mcap.writer import Writer
 
 from mainspring.domain.errors import InvalidInput
-from mainspring.robots.logs.reading import Copy, Seen, is_whole, mend, messages_in
+from mainspring.robots.logs.reading import Copy, Seen, is_whole, mend, messages_in, span_of
 
 FLUSH_NS = 1_000_000_000  # What a loss of power costs at most.
 CHUNK_BYTES = 256 << 10  # Larger ones compress hardly better, and are held in memory.
 SEGMENTS = 16  # Of a full ring: the oldest sixteenth goes at once.
 MESSAGE_BYTES_MAX = 16 << 20  # An uncompressed picture of 8 megapixels has 24 MB; nobody keeps those.
 _RECORD_BYTES = 64  # What a message takes beside its bytes, with its index.
-_DISORDER_NS = 1_000_000_000  # How far messages of one file may lie before the first one of it.
 
 
 @dataclass(slots=True, kw_only=True)
 class _Segment:
+    """A file, and the times between which its messages lie: its name says less, for a robot's clock is set."""
+
     path: Path
     size_bytes: int
+    span: tuple[int, int]
 
 
 @final
@@ -48,11 +51,14 @@ class Ring:
         self._folder = folder
         self._bytes_max = bytes_max
         self._segment_bytes = bytes_max // SEGMENTS
-        self._segments = [_Segment(path=path, size_bytes=path.stat().st_size) for path in self._left_over()]
+        self._segments = [
+            _Segment(path=path, size_bytes=path.stat().st_size, span=span_of(path)) for path in self._left_over()
+        ]
         self._latched = latched
         self._last: dict[str, Seen] = {}
         self._file: IO[bytes] | None = None
         self._copy: Copy | None = None
+        self._span = (0, 0)  # Of what is being written.
         self._written = self._flushed_ns = 0
 
     @property
@@ -74,6 +80,7 @@ class Ring:
                 self._begin(seen.time_ns)
             assert self._copy is not None
             self._copy.add(seen)
+            self._span = (min(self._span[0], seen.time_ns), max(self._span[1], seen.time_ns))
             self._written += size
             if seen.topic in self._latched:
                 self._last[seen.topic] = seen
@@ -97,33 +104,30 @@ class Ring:
             self._copy.finish()
             self._file.flush()
             os.fdatasync(self._file.fileno())
-            path = Path(self._file.name)
             self._file.close()
-            self._segments.append(_Segment(path=path, size_bytes=path.stat().st_size))
-            self._file = self._copy = None
-            self._written = 0
+            self._closed(Path(self._file.name))
 
     def between(self, begin_ns: int, end_ns: int) -> Iterator[Seen]:
         """Yields messages of a stretch of time, file by file; before them what was latched when it began."""
-        self.flush()
-        paths = [segment.path for segment in self._segments]
-        paths += [Path(self._file.name)] if self._file else []
-        begins = [int(path.stem) for path in paths]
+        try:
+            self.flush()
+        except OSError:  # The disk is full: what it has of the file is read.
+            self._drop_writer()
+        spans = [(segment.path, segment.span) for segment in self._segments]
+        spans += [(Path(self._file.name), self._span)] if self._file else []
         held: dict[str, Seen] = {}
         begun = False
-        for at, path in enumerate(paths):
-            after = begins[at + 1] if at + 1 < len(paths) else end_ns
-            if after + _DISORDER_NS < begin_ns or begins[at] - _DISORDER_NS > end_ns:
+        for path, (first_ns, last_ns) in spans:
+            if last_ns < begin_ns or first_ns > end_ns:
                 continue
             for seen in messages_in(path):
-                if seen.time_ns < begin_ns:
-                    if seen.topic in self._latched:
-                        held[seen.topic] = seen
-                elif seen.time_ns <= end_ns:
+                if begin_ns <= seen.time_ns <= end_ns:
                     if not begun:
-                        yield from held.values()
+                        yield from (replace(one, time_ns=begin_ns) for one in held.values())
                         begun = True
                     yield seen
+                elif not begun and seen.topic in self._latched:
+                    held[seen.topic] = seen
 
     def _begin(self, time_ns: int) -> None:
         self.close()
@@ -133,7 +137,7 @@ class Ring:
         path = self._folder / f"{max(time_ns, newest + 1):020d}.mcap"
         self._file = path.open("wb")
         self._copy = Copy(Writer(self._file, chunk_size=CHUNK_BYTES))
-        self._written, self._flushed_ns = 0, time_ns
+        self._written, self._flushed_ns, self._span = 0, time_ns, (time_ns, time_ns)
         for seen in self._last.values():
             self._copy.add(seen, time_ns=time_ns)
             self._written += len(seen.data) + _RECORD_BYTES
@@ -145,20 +149,24 @@ class Ring:
                 self._file.close()
             except OSError:
                 self._file = None  # What it still held is lost with the room for it.
-            self._file = self._copy = None
-            self._written = 0
-            if path.exists():
-                self._segments.append(_Segment(path=path, size_bytes=path.stat().st_size))
+            self._closed(path)
+
+    def _closed(self, path: Path) -> None:
+        self._file = self._copy = None
+        self._written = 0
+        if path.exists():
+            self._segments.append(_Segment(path=path, size_bytes=path.stat().st_size, span=self._span))
 
     def _remove_oldest(self) -> None:
         if self._segments:
             self._segments.pop(0).path.unlink(missing_ok=True)
 
     def _left_over(self) -> list[Path]:
-        """Returns the files of before, whole; one that was cut off is made so."""
+        """Returns the files of before; one that was cut off is made whole where there is room for that."""
         for path in self._folder.glob("*.mending"):
             path.unlink()
         for path in sorted(self._folder.glob("*.mcap")):
             if not is_whole(path):
-                self.mended += mend(path)
+                with suppress(OSError):  # It is read as far as it goes.
+                    self.mended += mend(path)
         return sorted(self._folder.glob("*.mcap"))
