@@ -22,6 +22,7 @@ from mainspring.control.state.avoidance import (
     SUSPECTS_MIN,
     Avoidance,
 )
+from mainspring.control.state.history import AVOIDED, Past
 from mainspring.control.store.evidence import SPARED_MAX, Evidence, LostAttempt, counted, evidence_since
 from mainspring.control.store.schema import EVIDENCE, events
 from mainspring.domain.fleet import NodeRef
@@ -159,6 +160,20 @@ def test_job_with_one_node_to_go_to_tries_again_after_growing_waits_and_then_end
     assert all(least <= wait <= least + 15.0 for wait, least in zip(waits, wanted, strict=True))
     assert all(later > earlier for earlier, later in pairwise(waits))
     assert "4 attempts were lost, and that is the most allowed, besides 2 held against west-0" in view.reason
+
+
+@pytest.mark.parametrize("way", ["here", "before this server was"])
+def test_pauses_last_no_longer_when_the_clock_is_set_back(world: World, way: str) -> None:
+    _only_west(world, 1)
+    job = world.submit(world.spec(attempts_max=4))
+    world.tick(2)
+    world.end_agents(job, exit_code=1, reason=FULL)
+    world.tick(3)
+    world.clock.jump(-5_000.0)
+    if way != "here":
+        world.restart()
+    world.tick(4 * int(AGAIN.first_s))
+    assert len(world.job(job).attempts) == 2
 
 
 def test_job_waits_for_the_node_only_while_no_other_is_there(world: World) -> None:
@@ -341,6 +356,20 @@ def test_only_the_worst_nodes_of_a_cluster_are_avoided_by_all_and_never_its_last
     assert [one.at for one in found.of_all(2.0, {WEST: 2})] == [nodes[7]]
     assert found.of_all(2.0, {WEST: 1}) == ()
     assert found.of_all(2.0, {}) == ()
+
+
+def test_node_is_avoided_no_longer_for_a_clock_that_was_set_back() -> None:
+    found = Avoidance([_evidence("a", BAD, 9_001.0), _evidence("b", BAD, 9_002.0)])
+    assert found.set_back(10_000.0) == set()
+    assert found.set_back(5.0) == {"a", "b"}
+    assert {one.at: one.until_s for one in found.of_all(6.0, COUNTS)} == {BAD: 5.0 + RESTS.first_s}
+
+
+def test_cluster_that_took_a_job_back_is_avoided_no_longer_for_a_clock_that_was_set_back() -> None:
+    taken = Past().with_attempt(chip_s=1.0, granted_s=9_000.0, ended_s=9_001.0, displaced=True, taken_by=WEST)
+    assert taken.set_back(9_002.0) == taken
+    assert taken.set_back(5.0).avoid == {WEST: 5.0 + AVOIDED.first_s}
+    assert taken.set_back(5.0).evicted_s == 5.0
 
 
 def test_old_evidence_is_forgotten() -> None:

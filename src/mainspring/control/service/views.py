@@ -376,7 +376,8 @@ def view_clusters(connection: sa.Connection, fleet: FleetView, now_s: float) -> 
     """
     seen, holds = fleet.seen(), read_closed(connection).ahead(now_s)
     counts = {name: len(one.inventory.nodes) for name, one in seen.items() if not one.inventory.delegated}
-    avoided = Avoidance(evidence_since(connection, now_s - REMEMBERED_S)).of_all(now_s, counts)
+    told = evidence_since(connection, now_s - REMEMBERED_S)
+    avoided = Avoidance(one for one in told if one.time_s <= now_s).of_all(now_s, counts)  # Not of a clock set back.
     parts: dict[ClusterName, list[Grant]] = {}
     for part in held_parts(connection):
         parts.setdefault(part.cluster, []).append(part)

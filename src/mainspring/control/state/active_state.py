@@ -7,6 +7,7 @@ allocations, it tells the mirror of with `touch`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from math import inf
 from typing import final
 
 import sqlalchemy as sa
@@ -76,6 +77,7 @@ class ActiveState:
         self._touched: dict[AttemptId, None] = {}
         self._attempt_of: dict[JobId, AttemptId] = {}
         self._pasts: dict[JobId, Past] = {}
+        self._planned_s = inf
 
     @property
     def version(self) -> int:
@@ -149,6 +151,9 @@ class ActiveState:
             if one.ended_s is None and not one.queued
         ]
         self._feed.builder.set_spent(self._teams.spent(counted, now_s))
+        if now_s < self._planned_s:
+            self._set_back(now_s)
+        self._planned_s = now_s
         self.avoidance.forget(now_s)
         avoided = self.avoidance.of_all(now_s, self._feed.node_counts)
         self._feed.builder.set_avoided({one.at: one.until_s for one in avoided})
@@ -299,6 +304,17 @@ class ActiveState:
             record = known.get(job) or self.jobs.get(job) or removed.get(job)
             if record is not None:
                 self._dependencies.told(job, record.state)
+
+    def _set_back(self, now_s: float) -> None:
+        """Shortens the pauses of a clock that was set back since, here or before this server was."""
+        shorter = self.avoidance.set_back(now_s)
+        for job, past in self._pasts.items():
+            self._pasts[job] = past.set_back(now_s)
+            if self._pasts[job] != past:
+                shorter.add(job)
+        for job in sorted(shorter):
+            if self._feed.pends(job):
+                self._add_pending(self.jobs[job])
 
     def _add_pending(self, job: JobRecord) -> None:
         spec = self.specs[job.id]

@@ -9,7 +9,7 @@ counts against the job is said in `store.evidence`. Nothing here is kept: the sa
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 from mainspring.control.store.evidence import Evidence
@@ -67,6 +67,16 @@ class Avoidance:
         since_s = now_s - REMEMBERED_S
         self._by_node = {at: told for at, told in self._by_node.items() if told[-1].time_s > since_s}
         self._by_job = {job: told for job, told in self._by_job.items() if told[-1].time_s > since_s}
+
+    def set_back(self, now_s: float) -> set[JobId]:
+        """Takes what was told of later than now for told now: a clock was set back, and no pause lasts longer for it.
+
+        Returns the jobs whose own pauses are shorter for it.
+        """
+        later = {one.job for told in self._by_job.values() for one in told if one.time_s > now_s}
+        for told in (*self._by_node.values(), *(self._by_job[job] for job in later)):
+            told[:] = [one if one.time_s <= now_s else replace(one, time_s=now_s) for one in told]
+        return later
 
     def of_job(self, job: JobId) -> tuple[AvoidedNode, ...]:
         """Returns the nodes where a job's attempts were lost, and until when it keeps away from each."""

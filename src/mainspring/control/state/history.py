@@ -7,7 +7,7 @@ window slides by whole hours.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, log
 from typing import Any
 
@@ -149,6 +149,13 @@ class Past:
             evicted_s=max(self.evicted_s, ended_s) if displaced else self.evicted_s,
             avoided=avoided,
         )
+
+    def set_back(self, now_s: float) -> Past:
+        """Returns the same of a clock that was set back to now: no pause lasts longer for that."""
+        avoided = tuple(
+            replace(one, until_s=min(one.until_s, now_s + AVOIDED.wait_s(one.times))) for one in self.avoided
+        )
+        return replace(self, evicted_s=min(self.evicted_s, now_s), avoided=avoided)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
