@@ -352,6 +352,16 @@ def test_controller_that_came_back_a_moment_ago_names_no_lead_before_it_could_he
     assert {orders.epoch for orders in come(world, job, lost_epoch=1, twice=False).values()} == {2}
 
 
+def test_lead_that_follows_another_is_told_how_far_its_generations_had_come(world: World) -> None:
+    job = world.submit(world.spec(replicas=2))
+    begin(world, job)
+    world.beat(job, step=7, generation=12)
+    (name, order) = next(iter(world.orders_of(job).items()))
+    world.clock.advance(LEASE_S)
+    orders = ask(world, name, order, order.nodes[1], lost_epoch=1)
+    assert (orders.epoch, orders.generation) == (2, 12)
+
+
 def test_attempt_that_loses_lead_after_lead_gets_no_more_after_the_most_allowed(world: World) -> None:
     job = world.submit(world.spec(replicas=2))
     begin(world, job)

@@ -24,6 +24,7 @@ def orders(
     hang_s: float = 0.0,
     epoch: int = 1,
     begins_from: str = "",
+    generation: int = 0,
 ) -> wire.Orders:
     return wire.Orders(
         ready=True,
@@ -48,6 +49,7 @@ def orders(
         furthest_step=furthest_step,
         hang_s=hang_s,
         begins_from=begins_from,
+        generation=generation,
     )
 
 

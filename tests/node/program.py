@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -63,9 +64,12 @@ class Meeting:
             self.others = [server.accept()[0] for _ in range(session.world_size - 1)]
             server.close()
         else:
-            while not note.exists():
+            while (
+                not self.others
+            ):  # What is written there may be of a lead before, whose generations had these numbers.
+                with suppress(FileNotFoundError, ConnectionRefusedError):
+                    self.others = [socket.create_connection(("127.0.0.1", int(note.read_text())))]
                 threading.Event().wait(0.002)
-            self.others = [socket.create_connection(("127.0.0.1", int(note.read_text())))]
 
     def meet(self) -> None:
         if self.leads:

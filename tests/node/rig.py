@@ -240,6 +240,7 @@ class Rig:
             peers_secret=self.peers_secret,
             store_credentials=self.credentials is not None,
             secrets=self.secrets,
+            generation=self.heartbeats[-1].generation if self.heartbeats else 0,
         )
 
     def name_lead(self, agent: int) -> None:

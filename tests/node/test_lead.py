@@ -356,6 +356,11 @@ def test_lead_of_a_later_epoch_takes_over_what_agents_hold_without_the_agent_of_
     assert cluster.lead.generation == 2
 
 
+def test_lead_whose_agents_are_all_new_counts_generations_on_from_those_of_the_lead_before() -> None:
+    cluster = _stepping(Cluster(1, orders(2, epoch=2, generation=12)))
+    assert cluster.lead.generation == 13
+
+
 # ------------------------------------------------------------ stops and hangs
 
 

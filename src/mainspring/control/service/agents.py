@@ -215,6 +215,7 @@ def _orders(connection: sa.Connection, attempt: AttemptRecord, agent: int, gang:
         environment_passed=rules.environment_passed,
         peers_secret=peers_secret(rules.key, attempt.id),
         store_credentials=rules.store_credentials,
+        generation=attempt.generation,
     )
 
 

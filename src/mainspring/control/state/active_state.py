@@ -7,7 +7,6 @@ allocations, it tells the mirror of with `touch`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from math import inf
 from typing import final
 
 import sqlalchemy as sa
@@ -77,7 +76,6 @@ class ActiveState:
         self._touched: dict[AttemptId, None] = {}
         self._attempt_of: dict[JobId, AttemptId] = {}
         self._pasts: dict[JobId, Past] = {}
-        self._planned_s = inf
 
     @property
     def version(self) -> int:
@@ -151,10 +149,8 @@ class ActiveState:
             if one.ended_s is None and not one.queued
         ]
         self._feed.builder.set_spent(self._teams.spent(counted, now_s))
-        if now_s < self._planned_s:
+        if self.avoidance.forget(now_s):
             self._set_back(now_s)
-        self._planned_s = now_s
-        self.avoidance.forget(now_s)
         avoided = self.avoidance.of_all(now_s, self._feed.node_counts)
         self._feed.builder.set_avoided({one.at: one.until_s for one in avoided})
         return self._feed.builder.build(number=self.plan_number + 1, now_s=now_s)

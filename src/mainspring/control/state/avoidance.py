@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import final
 
 from mainspring.control.store.evidence import Evidence
@@ -52,6 +53,7 @@ class Avoidance:
     def __init__(self, told: Iterable[Evidence] = ()) -> None:
         self._by_node: dict[NodeRef, list[Evidence]] = {}
         self._by_job: dict[JobId, list[Evidence]] = {}
+        self._now_s = inf
         for one in told:
             self.add(one)
 
@@ -62,11 +64,13 @@ class Avoidance:
             kept.append(told)
             del kept[:-KEPT_MAX]
 
-    def forget(self, now_s: float) -> None:
-        """Forgets what says nothing any more."""
+    def forget(self, now_s: float) -> bool:
+        """Forgets what says nothing any more; returns whether the clock may have been set back since the last time."""
         since_s = now_s - REMEMBERED_S
         self._by_node = {at: told for at, told in self._by_node.items() if told[-1].time_s > since_s}
         self._by_job = {job: told for job, told in self._by_job.items() if told[-1].time_s > since_s}
+        back, self._now_s = now_s < self._now_s, now_s
+        return back
 
     def set_back(self, now_s: float) -> set[JobId]:
         """Takes what was told of later than now for told now: a clock was set back, and no pause lasts longer for it.

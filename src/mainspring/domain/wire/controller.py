@@ -79,6 +79,7 @@ class Orders:
     `secrets` are the values, by name, of what this agent's own role is given: nowhere else do they travel.
     By `peers_secret` the attempt's agents know each other; it is told before the orders are ready, and nowhere else.
     With `store_credentials` an agent asks for credentials of the object store, and uses no others.
+    `generation` is the newest that a lead before has told of: this one's come after it, though all agents be new.
     """
 
     ready: bool
@@ -105,6 +106,7 @@ class Orders:
     secrets: Mapping[SecretName, str] = field(default_factory=dict, repr=False)
     peers_secret: str = field(default="", repr=False)
     store_credentials: bool = False
+    generation: int = 0
 
 
 @message("CredentialsWanted")

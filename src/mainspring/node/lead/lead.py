@@ -44,7 +44,7 @@ class Lead:
     """One attempt, led. Read `events`, `outcome`, `over` and what heartbeats tell after each `handle`."""
 
     def __init__(self, orders: wire.Orders, now: effects.Instant) -> None:
-        self.generation, self.phase = 0, Phase.GATHERING
+        self.generation, self.phase = orders.generation, Phase.GATHERING
         self._lease_s = orders.lease_s
         self._outbox = Outbox(now)
         self._roster = Roster({place.agent for place in orders.ranks}, now_s=now.monotonic_s, busy=orders.epoch > 1)
