@@ -76,6 +76,7 @@ def write_mcap(
     chunk_bytes: int = 4_096,
     chunked: bool = True,
     summary: bool = True,
+    schemas: bool = True,
     index: bool = True,
     checksums: bool = True,
 ) -> Path:
@@ -90,7 +91,7 @@ def write_mcap(
             use_statistics=summary,
             use_summary_offsets=summary,
             repeat_channels=summary,
-            repeat_schemas=summary,
+            repeat_schemas=summary and schemas,
             enable_crcs=checksums,
             enable_data_crcs=checksums,
         )

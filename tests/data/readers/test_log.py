@@ -92,6 +92,16 @@ def test_mcap_of_every_make_reads_the_same(
     assert log.damage == ""
 
 
+@pytest.mark.parametrize("chunked", [True, False])
+def test_mcap_whose_index_lacks_schemas_reads_as_one_that_has_them(tmp_path: Path, chunked: bool) -> None:
+    log = open_log(robot_mcap(tmp_path / "a.mcap", chunked=chunked, schemas=False))
+    assert [(topic.count, topic.problem) for topic in log.topics()] == [(50, "")] * 4
+    (batch,) = log.batches({"/joint_states": ("position",)})
+    assert np.array_equal(batch.fields["position"], positions(50))
+    assert log.damage == ""
+    assert log.losses(["/joint_states"]) == ()
+
+
 @pytest.mark.parametrize("compression", ["", "lz4", "bz2"])
 def test_ros1_bag_reads_as_columns(tmp_path: Path, compression: Literal["", "lz4", "bz2"]) -> None:
     path = robot_bag1(tmp_path / "a.bag", compression=compression)

@@ -102,6 +102,10 @@ class McapContainer:
             summary = self._scanned(notes)
         else:
             notes.told = summary.counts
+            named = {record.schema_id for record in summary.channels.values()} - {0}
+            if not named <= summary.schemas.keys():  # Writers may leave schemas out of the index.
+                self._chunks = summary.chunks
+                summary = replace(summary, schemas=self._scanned(notes).schemas | summary.schemas)
         self._chunks, self._said = summary.chunks, summary.said
         return tuple(_channel(record, summary, self._given) for _, record in sorted(summary.channels.items()))
 
