@@ -122,6 +122,26 @@ def check_other_dtypes_are_refused_or_cast_and_other_shapes_refused(folder: Path
         tree_from(restored_by(session), {"w": jnp.zeros((4, 4))}, cast=True)
 
 
+def check_numbers_come_back_as_the_types_they_were(folder: Path) -> None:
+    state = {
+        "steps": 7,
+        "rate": 0.5,
+        "done": True,
+        "seen": np.int64(8),
+        "loss": np.float32(0.25),
+        "half": jnp.dtype("bfloat16").type(1.5),
+        "stop": np.bool_(True),
+    }
+    session = saved(Keeper(folder), state)
+    back = tree_from(restored_by(session), {name: type(value)(0) for name, value in state.items()})
+    assert {name: (type(value), value) for name, value in back.items()} == {
+        name: (type(value), value) for name, value in state.items()
+    }
+    with pytest.raises(InvalidInput, match="cast=True"):
+        tree_from(restored_by(session), {"seen": np.int32(0)})
+    assert tree_from(restored_by(session), {"seen": np.int32(0)}, cast=True) == {"seen": np.int32(8)}
+
+
 def check_arrays_from_the_arena_outlive_its_next_snapshots(folder: Path) -> None:
     agent, state = Keeper(folder), {"w": placed(jnp.arange(4096.0), "a")}
     session = saved(agent, state)

@@ -226,7 +226,7 @@ class _Wanted:
         if not self.regions:
             return self.like
         if self.found is not None:
-            number = isinstance(self.like, (bool, int, float))
+            number = isinstance(self.like, (bool, int, float, np.generic))
             return type(self.like)(self.found.item()) if number else np.array(self.found)
         sharding = self.like.sharding
         if sharding is None:
@@ -256,7 +256,7 @@ def _wanted(restored: Restored, path: str, like: Any, *, keep: bool, cast: bool)
             wanted=f"{dtype} {shape}",
             next_step="" if spec.global_shape != shape else "pass cast=True to convert it",
         )
-    if number or isinstance(like, np.ndarray):
+    if number or isinstance(like, (np.ndarray, np.generic)):
         return _Wanted(like=like, dtype=spec.dtype if number else dtype, regions=(Region(path=path),))
     if like.sharding is None:
         here = SingleDeviceSharding(jax.local_devices()[0])
