@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import sys
 import tracemalloc
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -37,6 +40,23 @@ def test_episode_written_reads_back_exactly(tmp_path: Path) -> None:
     assert (episode.task, episode.robot, episode.success, episode.rate_hz) == ("lift", "arm", True, 20.0)
     assert episode.features.names("state") == tuple("abcde")
     assert episode.features.names("action") == ("l", "r")
+
+
+def test_episode_appears_once_its_bytes_are_synced_and_its_name_is_too(tmp_path: Path) -> None:
+    calls: list[str] = []
+
+    def note(frame: FrameType, event: str, argument: Any) -> None:
+        if event == "c_call" and argument.__name__ in ("fsync", "rename"):
+            calls.append(argument.__name__)
+
+    with EpisodeWriter(tmp_path / "a.mcap", task="t", robot="r", rate_hz=1.0) as writer:
+        writer.write(0, [1.0], [2.0])
+        sys.setprofile(note)
+        try:
+            writer.finish(success=True)
+        finally:
+            sys.setprofile(None)
+    assert calls == ["fsync", "rename", "fsync"]
 
 
 @pytest.mark.parametrize("success", [True, False, None])

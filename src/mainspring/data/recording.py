@@ -17,6 +17,7 @@ from mcap.writer import CompressionType, Writer
 from numpy.typing import ArrayLike
 
 from mainspring.domain.errors import InvalidInput
+from mainspring.objects.files import sync_path
 
 STATE_TOPIC = "/observation/state"
 ACTION_TOPIC = "/action"
@@ -34,7 +35,7 @@ _SCHEMA = json.dumps(
 
 
 class EpisodeWriter:
-    """Writes one episode; the file appears at its path when `finish` is called, and never half.
+    """Writes one episode; the file appears at its path when `finish` is called, never half, and there to stay.
 
     Used as a context manager it discards what was written unless `finish` was called inside.
 
@@ -117,8 +118,11 @@ class EpisodeWriter:
             METADATA_NAME, {**self._facts, "success": ("" if success is None else ("true" if success else "false"))}
         )
         self._writer.finish()  # type: ignore[no-untyped-call]
+        self._file.flush()
+        sync_path(self._partial)
         self._file.close()
         self._partial.rename(self._path)
+        sync_path(self._path.parent)
 
     def __enter__(self) -> EpisodeWriter:
         """Returns the writer itself."""
