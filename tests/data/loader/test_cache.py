@@ -93,6 +93,33 @@ def test_cache_without_room_for_a_whole_file_says_so(store: ObjectStore, folder:
             cache.files(other)
 
 
+FULL = """
+import resource, sys
+from pathlib import Path
+from mainspring.data.loader.cache import Cache
+from mainspring.domain.errors import StorageFull
+from mainspring.objects import open_store, put_blob
+store, folder = open_store(sys.argv[1]), Path(sys.argv[2])
+large, small = put_blob(store, b"x" * (1 << 20)), put_blob(store, b"y" * 1_000)
+cache = Cache(store, folder, 1 << 30)
+resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))
+try:
+    cache.files(large)
+except StorageFull:
+    print("full")
+for blob in (large, large, small):
+    print(bytes(cache.ranges(blob, 0, 4)))
+print([path.stat().st_size for path in folder.iterdir() if not path.name.startswith(".")])
+"""
+
+
+@pytest.mark.slow
+def test_cache_on_a_full_disk_reads_ranges_from_the_store(folder: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FULL, str(tmp_path / "store"), str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S)
+    assert done.stdout == "full\nb'xxxx'\nb'xxxx'\nb'yyyy'\n[1000]\n", done.stderr
+
+
 def test_cache_throws_out_what_nobody_uses_the_longest_unused_first(store: ObjectStore, folder: Path) -> None:
     old = blobs(store, 4)
     with opened(store, folder, room=4) as cache:

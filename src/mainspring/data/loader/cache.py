@@ -79,7 +79,12 @@ class Cache:
             NotFound: The store does not have it.
             DamagedData: It ends before the range does, or what came is something else.
         """
-        if self._kept(blob):
+        try:
+            kept = self._kept(blob)
+        except StorageFull:  # Others write to the disk too: it may be full before the budget is.
+            self._refused.add(blob.id)
+            kept = False
+        if kept:
             return self._mapped(blob, offset, size_bytes)
         return memoryview(self._store.get_range(blob.key, offset=offset, size_bytes=size_bytes))
 
