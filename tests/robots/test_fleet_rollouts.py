@@ -13,6 +13,7 @@ from mainspring.control.service.robots.rollouts import Rollouts
 from mainspring.control.store.robots.tables import rollout_events, rollouts
 from mainspring.control.store.rows import text_of
 from mainspring.domain.answers import (
+    NewInstallation,
     NewRobot,
     NewRollout,
     RobotStanding,
@@ -174,6 +175,21 @@ def test_robot_that_is_away_is_not_waited_for_and_gets_it_when_it_is_back_after_
     fleet.people.sign(*(fleet.control.releases.show(f"arm@{version}") for version in (1, 2)))
     away.go(visits=3)
     assert away.target == "releases/arm.2.json"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ends", ["done", "cancelled"])
+def test_robot_that_is_busy_as_its_ring_opens_gets_the_release_once_it_is_not(fleet: Rolling, ends: str) -> None:
+    fleet.publish(b"second")
+    fleet.control.robots.install("arm-0", NewInstallation(release="arm@1"))
+    number = fleet.start(("lab", "all"), yes=True)
+    assert fleet.rollouts.show(number).rings[0].waits == "1 robots"
+    if ends == "cancelled":
+        fleet.control.robots.cancel("arm-0")
+    fleet.turn(7)
+    assert (fleet.runs(), fleet.state(number)) == (["2"] * 5, RolloutState.DONE)
+    offers = [action for action in fleet.control.robots.actions("arm-0") if action.release == "arm@2"]
+    assert len(offers) == 1
 
 
 @pytest.mark.slow

@@ -258,8 +258,8 @@ class Rollouts:
     def _due(self, connection: sa.Connection, number: int) -> bool:
         row = _row(connection, str(number))
         plan, now_s = _plan(row), self._clock.now_s()
-        fold = _folded(connection, row)
-        return bool(decide(plan, fold, _seen(connection, number, plan, now_s, _contacts(connection)), now_s))
+        fold, seen = _folded(connection, row), _seen(connection, number, plan, now_s, _contacts(connection))
+        return bool(decide(plan, fold, seen, now_s)) or bool(_left_out(connection, plan, fold, seen.busy))
 
     def _move(self, connection: sa.Connection, number: int) -> None:
         row, now_s = _row(connection, str(number)), self._clock.now_s()
@@ -268,9 +268,10 @@ class Rollouts:
         for _ in range(_STEPS_MAX):
             events = decide(plan, fold, _seen(connection, number, plan, now_s, contacts), now_s)
             if not events:
-                return
+                break
             for event in events:
                 self._apply(connection, number, plan, fold, event)
+        self._offer(connection, number, plan, fold, now_s)
 
     def _apply(
         self, connection: sa.Connection, number: int, plan: RolloutPlan, fold: RolloutFold, event: RolloutEvent
@@ -300,13 +301,7 @@ class Rollouts:
         self, connection: sa.Connection, number: int, plan: RolloutPlan, fold: RolloutFold, now_s: float
     ) -> None:
         """Offers the release to robots of open rings that have it not, and nothing else to do."""
-        busy = records.all_live_actions(connection)
-        opened = {robot for ring in plan.rings[: len(fold.opened_s)] for robot in ring.robots}
-        offered = {
-            robot: plan.release
-            for robot in sorted(opened)
-            if fold.standing[robot] is RobotStanding.OFFERED and robot not in busy
-        }
+        offered = dict.fromkeys(_left_out(connection, plan, fold), plan.release)
         asked = sorted(offered) if plan.rules.confirm else []
         known = records.robots_named(connection, asked)
         unconfirmed = [robot for robot in asked if robot in known and not known[robot].auto_confirm]
@@ -375,6 +370,22 @@ def _plan(row: sa.Row[tuple[object, ...]]) -> RolloutPlan:
 
 def _folded(connection: sa.Connection, row: sa.Row[tuple[object, ...]]) -> RolloutFold:
     return folded(_plan(row), (event for _, event in events_of(connection, row.number)))
+
+
+def _left_out(
+    connection: sa.Connection, plan: RolloutPlan, fold: RolloutFold, own: Set[str] = frozenset()
+) -> Sequence[str]:
+    """Returns robots of open rings that are to have the release and have nothing to do: those that installed something
+    else when their ring opened, once that is over.
+
+    Args:
+        own: Robots that are known to be busy with this rollout.
+    """
+    if fold.state is not RolloutState.RUNNING:
+        return ()
+    opened = {robot for ring in plan.rings[: len(fold.opened_s)] for robot in ring.robots}
+    waiting = {robot for robot in opened - own if fold.standing[robot] is RobotStanding.OFFERED}
+    return sorted(waiting - records.busy_robots(connection)) if waiting else ()
 
 
 def active_robots(connection: sa.Connection) -> Sequence[RobotRecord]:

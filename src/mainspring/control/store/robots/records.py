@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 import sqlalchemy as sa
@@ -167,8 +167,13 @@ def robots_named(connection: sa.Connection, names: Collection[str]) -> Mapping[s
 
 def save_robot_token(connection: sa.Connection, token: RobotTokenRecord) -> None:
     """Adds a token; what was to enrol the same robot enrols nobody any more."""
-    connection.execute(sa.delete(robot_tokens).where(robot_tokens.c.robot == token.robot))
+    forget_robot_tokens(connection, token.robot)
     connection.execute(sa.insert(robot_tokens).values(_TOKEN_ROWS.row(alike(RobotTokenRecord, token))))
+
+
+def forget_robot_tokens(connection: sa.Connection, robot: str) -> None:
+    """Has a robot be enrolled by no token that was made for it so far, nor enter again by one that it used."""
+    connection.execute(sa.delete(robot_tokens).where(robot_tokens.c.robot == robot))
 
 
 def find_robot_token(connection: sa.Connection, secret: str) -> RobotTokenRecord | None:
@@ -196,10 +201,10 @@ def live_actions(connection: sa.Connection, rollout: int) -> tuple[RobotActionRe
     return ACTION_ROWS.read(connection, query.order_by(robot_actions.c.number))
 
 
-def all_live_actions(connection: sa.Connection) -> Mapping[str, RobotActionRecord]:
-    """Returns what every robot has to do next, by robot."""
-    query = ACTION_ROWS.select.where(robot_actions.c.state.in_(_LIVE)).order_by(robot_actions.c.number.desc())
-    return {action.robot: action for action in ACTION_ROWS.read(connection, query)}
+def busy_robots(connection: sa.Connection) -> Set[str]:
+    """Returns all robots that have something to do."""
+    query = sa.select(robot_actions.c.robot).where(robot_actions.c.state.in_(_LIVE))
+    return set(connection.execute(query).scalars())
 
 
 def action_of(connection: sa.Connection, robot: str, number: int) -> RobotActionRecord:
