@@ -149,8 +149,8 @@ class EdgeRobot:
 class FleetWorld:
     """A server, people who sign, and robots."""
 
-    def __init__(self, folder: Path, *, now_s: float | None = None) -> None:
-        self.world = World(folder)
+    def __init__(self, folder: Path, *, now_s: float | None = None, url: str = "") -> None:
+        self.world = World(folder, url=url)
         if now_s is not None:  # For robots whose clock is the machine's own.
             self.world.clock.advance(now_s - self.world.clock.now_s())
         self.people = People(self.world.control)

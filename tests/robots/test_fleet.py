@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
-from mainspring.control.service.robots.devices import sleep_text
+from mainspring.control.service.robots.devices import DeviceCall, sleep_text
 from mainspring.control.store.robots.records import change_action
 from mainspring.control.store.settings import Settings
 from mainspring.domain.answers import ActionState, NewInstallation, NewRobot, Revocation, RobotState
-from mainspring.domain.errors import Conflict, InvalidInput, NotAllowed
+from mainspring.domain.errors import Conflict, InvalidInput, NotAllowed, TooManyRequests
 from mainspring.robots.edge.device import IDENTITY, enrol
 from mainspring.robots.edge.visits import RETRY_S
 from tests.robots.edge_world import LossyDisk
@@ -24,6 +27,14 @@ def fleet(tmp_path: Path) -> FleetWorld:
 
 def install(fleet: FleetWorld, robot: str, release: str = "arm", **words: bool) -> int:
     return fleet.control.robots.install(robot, NewInstallation(release=release, **words)).number
+
+
+def plain_call(robot: str, secret: str) -> DeviceCall:
+    """As who knows of a robot no more than a token calls."""
+    told = f"TargetToken {secret}"
+    return DeviceCall(
+        robot=robot, method="GET", path="/", authorization=told, device="", address="127.0.0.1", base="http://server"
+    )
 
 
 def state(fleet: FleetWorld, robot: str) -> ActionState:
@@ -216,6 +227,51 @@ def test_revoked_robot_goes_on_with_what_it_runs(fleet: FleetWorld) -> None:
     assert robot.target == "releases/arm.1.json"
 
 
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
+def test_revoked_robot_comes_back_by_a_token_made_afterwards_alone(
+    tmp_path: Path, kind: str, request: pytest.FixtureRequest
+) -> None:
+    fleet = FleetWorld(tmp_path, url="" if kind == "sqlite" else request.getfixturevalue("postgres_url"))
+    robots, disk = fleet.control.robots, LossyDisk(1)
+    used = robots.invite(NewRobot(name="arm-1")).secret
+    enrol(disk, fleet.wire, "http://server", used)
+    robots.revoke("arm-1", reason="stolen")
+    with pytest.raises(NotAllowed, match="a token that was used"):
+        enrol(disk, fleet.wire, "http://server", used)
+    unused = robots.invite(NewRobot(name="arm-1")).secret
+    robots.revoke("arm-1")
+    with pytest.raises(NotAllowed, match="a token that was used"):
+        enrol(disk, fleet.wire, "http://server", unused)
+    assert robots.show("arm-1").state is RobotState.REVOKED
+    enrol(disk, fleet.wire, "http://server", robots.invite(NewRobot(name="arm-1")).secret)
+    assert robots.show("arm-1").state is RobotState.ACTIVE
+    fleet.control.store.close()
+
+
+def test_robot_that_tells_how_far_it_is_as_it_is_cancelled_is_asked_to_give_up(fleet: FleetWorld) -> None:
+    control = fleet.control
+    secret = control.robots.invite(NewRobot(name="panel", plain=True)).secret
+    fleet.publish(b"good")
+    action = str(install(fleet, "panel"))
+    call = plain_call("panel", secret)
+    control.devices.deployment(call, action)
+
+    cancelled: list[str] = []
+
+    def cancel(connection: sa.Connection, cursor: object, statement: str, *_: object) -> None:
+        """Somebody cancels it once it was read, before anything of it is written."""
+        if not cancelled and "FROM robot_actions" in statement and not connection.get_execution_options().get("writes"):
+            cancelled.append(statement)
+            control.robots.cancel("panel")
+
+    sa.event.listen(control.store.engine, "after_cursor_execute", cancel)
+    assert control.devices.feedback(call, action, b'{"status": {"execution": "proceeding", "details": ["50 %"]}}')
+    assert cancelled
+    shown = control.robots.actions("panel")[0]
+    assert (shown.state, shown.words) == (ActionState.CANCELLING, "50 %")
+    assert "cancelAction" in control.devices.poll(call)["_links"]
+
+
 def test_server_that_forgot_is_told_again_what_was_done(fleet: FleetWorld) -> None:
     robot = fleet.robot("arm-1")
     fleet.publish(b"good")
@@ -236,6 +292,20 @@ def test_robot_that_calls_one_upon_another_is_held_back_alone(fleet: FleetWorld)
     other.visits.visit()
     assert other.visits.why == ""
     fleet.world.clock.advance(60.0)
+    robot.visits.visit()
+    assert robot.visits.why == ""
+
+
+@pytest.mark.parametrize(("address", "shown"), [("192.0.2.7", ""), ("127.0.0.1", "a guess"), ("192.0.2.7", "its own")])
+def test_stranger_that_calls_as_a_robot_uses_up_none_of_its_calls(fleet: FleetWorld, address: str, shown: str) -> None:
+    robot = fleet.robot("arm-1")
+    secret = {"its own": robot.found.token}.get(shown, shown)
+    stranger = replace(plain_call("arm-1", secret), address=address)
+    for _ in range(130):
+        with suppress(NotAllowed, TooManyRequests):
+            fleet.control.devices.poll(stranger)
+    with pytest.raises(TooManyRequests, match="one upon another"):
+        fleet.control.devices.poll(stranger)
     robot.visits.visit()
     assert robot.visits.why == ""
 

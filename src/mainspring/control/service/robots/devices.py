@@ -28,6 +28,7 @@ from mainspring.domain.answers import ActionState, RobotReport, RobotState
 from mainspring.domain.answers.policies.releases import ReleaseFile, reference_of
 from mainspring.domain.answers.policies.robots import (
     BOOT,
+    LIVE_ACTIONS,
     REPORT,
     SIGNATURE,
     TALLIES_MAX,
@@ -110,7 +111,9 @@ class Devices:
         """
         now_s = self._clock.now_s()
         if counted:
-            self._limits.count(call.robot, self._clock.monotonic_s())
+            # Who has no token of the robot, or calls from elsewhere, uses up none of its calls.
+            caller = secret_hash(f"{call.robot} {call.address} {call.authorization}")
+            self._limits.count(call.robot, caller, self._clock.monotonic_s())
         with self._store.read() as connection:
             robot = records.find_robot(connection, call.robot)
             by_gateway = self._is_gateway(connection, call)
@@ -271,23 +274,17 @@ class Devices:
         robot, found = self._action(call, action)
         if not found.is_live:
             return False
-        told = _Feedback.read(body)
-        state = found.state
-        if told.execution == "closed":
-            state = ActionState.CANCELLED if of_cancel else told.ended
-        elif told.execution == "canceled" and found.state is ActionState.CANCELLING:
-            state = ActionState.CANCELLED
-        elif told.execution == "rejected" and of_cancel and told.finished != "failure":
-            state = ActionState.OPEN
-        ends = state not in (ActionState.OPEN, ActionState.CANCELLING, ActionState.UNCONFIRMED)
-        if found.said >= SAID_MAX and not ends:
-            raise TooManyRequests("tell of an action", on=action, got=f"{found.said} messages", wanted="its end")
-        now_s = self._clock.now_s()
-        words = told.words or found.words
-        fields: dict[str, Any] = {"state": state, "seen": True, "said": found.said + 1, "words": words}
+        told, now_s = _Feedback.read(body), self._clock.now_s()
         with self._store.write() as connection:
-            if not records.action_of(connection, robot.name, found.number).is_live:
+            found = records.action_of(connection, robot.name, found.number)  # It may have been cancelled meanwhile.
+            if not found.is_live:
                 return False
+            state = told.state(found.state, of_cancel=of_cancel)
+            ends = state not in LIVE_ACTIONS
+            if found.said >= SAID_MAX and not ends:
+                raise TooManyRequests("tell of an action", on=action, got=f"{found.said} messages", wanted="its end")
+            words = told.words or found.words
+            fields: dict[str, Any] = {"state": state, "seen": True, "said": found.said + 1, "words": words}
             timed = {"changed_s": now_s} if ends or not found.seen else {}
             records.change_action(connection, found.number, **fields, **timed)
             if ends:
@@ -430,8 +427,18 @@ class _Feedback:
             code=code if isinstance(code, int) else 0,
         )
 
+    def state(self, now: ActionState, *, of_cancel: bool) -> ActionState:
+        """Returns how an action is once this is said of it."""
+        if self.execution == "closed":
+            return ActionState.CANCELLED if of_cancel else self._ended
+        if self.execution == "canceled" and now is ActionState.CANCELLING:
+            return ActionState.CANCELLED
+        if self.execution == "rejected" and of_cancel and self.finished != "failure":
+            return ActionState.OPEN
+        return now
+
     @property
-    def ended(self) -> ActionState:
+    def _ended(self) -> ActionState:
         if self.finished not in _ENDED:
             raise InvalidInput("take feedback", got=f"closed, {self.finished[:40]!r}", wanted="success or failure")
         return _ENDED[self.finished]

@@ -162,7 +162,7 @@ class Robots:
         return self._change(robot, "label a robot", changed, caller)
 
     def revoke(self, robot: str, caller: Caller = LAB_ITSELF, *, reason: str = "") -> RobotView:
-        """Lets a robot call no more, and returns it.
+        """Lets a robot call no more, nor enter by a token made before, and returns it.
 
         Raises:
             NotFound: There is none of that name.
@@ -182,6 +182,7 @@ class Robots:
                 records.change_robot(connection, robot, **fields)
                 note(connection, caller, what, told or robot, team=found.team, now_s=now_s)
             if fields.get("state") is RobotState.REVOKED:
+                records.forget_robot_tokens(connection, robot)
                 while (action := records.live_action(connection, robot)) is not None:
                     records.change_action(connection, action.number, state=ActionState.CANCELLED, changed_s=now_s)
                     tell_rollout(connection, action, ActionState.CANCELLED, "the robot was revoked", now_s)
