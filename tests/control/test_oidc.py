@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from fastapi.testclient import TestClient
 
 from mainspring.control import create_app
-from mainspring.control.logins import AGAIN_S, FRESH_S, KEYS_S, LEEWAY_S, Logins
+from mainspring.control.logins import AGAIN_S, ALGORITHMS, FRESH_S, KEYS_S, LEEWAY_S, Logins
 from mainspring.control.service.people import LOGINS_MAX, People
 from mainspring.control.store.secrets import SecretKeys
 from mainspring.control.store.settings import Settings
@@ -194,6 +194,7 @@ def test_an_id_token_is_signed_by_the_provider_with_a_key_of_its_own(door: Door)
         f"{good[0]}.{good[1]}.",
         by_hand({"alg": "none"} | head, claims, ""),
         by_hand({"alg": "HS256"} | head, claims, pem),  # As if what everybody knows were a secret.
+        *(by_hand({"alg": algorithm} | head, claims, "x") for algorithm in ALGORITHMS),  # For most its key is none.
         "",
         "a.b.c",
         "é",

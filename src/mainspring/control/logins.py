@@ -111,7 +111,7 @@ class Logins:
                     "verify_nbf": False,
                 },
             )
-        except jwt.PyJWTError as error:
+        except (jwt.PyJWTError, TypeError) as error:  # TypeError: of an algorithm that its key is not for.
             raise _refused(f"one that does not hold: {error}", f"one of {oidc.issuer}, for {oidc.client_id}") from error
         now_s, begins_s, ends_s = self._clock.now_s(), _time(claims, "iat"), _time(claims, "exp")
         begins_s = max(begins_s, _time(claims, "nbf")) if "nbf" in claims else begins_s
