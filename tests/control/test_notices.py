@@ -314,3 +314,22 @@ def test_address_is_kept_encrypted_and_shown_by_its_host_alone(world: World) -> 
     seen = str([world.control.people.audit(), world.control.people.teams(), world.control.people.secrets.known()])
     assert "json to chat.lab" in seen
     assert "secret-path" not in seen
+
+
+@pytest.mark.parametrize(
+    ("kept", "form", "host"),
+    [
+        ("https://chat.lab/T0/secret-path", NoticeForm.JSON, "chat.lab"),
+        ("mailto:ada@mail.lab", NoticeForm.EMAIL, "mail.lab"),
+        ("slack https://[", NoticeForm.SLACK, ""),
+        ("a word or two", NoticeForm.JSON, ""),
+    ],
+)
+def test_place_that_was_set_as_a_mere_secret_is_removed_all_the_same(
+    world: World, kept: str, form: NoticeForm, host: str
+) -> None:
+    world.control.people.set_team(Team(name=TeamName("arms")))
+    world.control.people.secrets.keep("arms", "NOTICES_URL", NewSecret(value=kept))
+    removed = world.control.people.notices.remove("arms")
+    assert (removed.form, removed.host) == (form, host)
+    assert not world.control.people.secrets.known()

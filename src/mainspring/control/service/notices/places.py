@@ -6,6 +6,7 @@ are signed with, which the team sets as it does any secret.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import final
 from urllib.parse import urlsplit
@@ -175,8 +176,12 @@ class NoticePlaces:
             found = find_secret(connection, whose, URL_NAME)
             if found is None:
                 raise NotFound("have a team told nothing", on=f"team {team[:80]}", got="one that named no place")
-            form, _, url = self._secrets.keys.value(found).partition(" ")
+            form, _, url = self._secrets.keys.value(found).rpartition(" ")
             remove_secret(connection, found)
             note(connection, caller, "remove notices", "", team=whose, now_s=self._clock.now_s())
-        host = url.rpartition("@")[2] if url.startswith(_MAIL) else urlsplit(url).hostname or ""
-        return NoticePlace(team=whose, form=NoticeForm(form), host=host)
+        is_mail, host = url.startswith(_MAIL), ""
+        with suppress(ValueError):  # What was set as any secret is may be a bare address, or none.
+            host = url.rpartition("@")[2] if is_mail else urlsplit(url).hostname or ""
+        usual = NoticeForm.EMAIL if is_mail else NoticeForm.JSON
+        kind = next((each for each in NoticeForm if each.value == form), usual)
+        return NoticePlace(team=whose, form=kind, host=host)
