@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from fastapi.testclient import TestClient
 from tests.control.told_of_nodes import fault
 
-from mainspring.control import Caller
+from mainspring.control import Caller, create_app
+from mainspring.control.service.nodes.care import FEW
 from mainspring.domain.answers import ClosureKind, NewClosure, Reason
+from mainspring.domain.codec import encode
 from mainspring.domain.errors import Conflict, InvalidInput, NotAllowed, NotFound
 from mainspring.domain.hardware.health import HealthState, Repair, ScopeKind
 from mainspring.domain.ids import ClusterName, NodeName
@@ -158,6 +162,32 @@ def test_a_watcher_over_http_tells_and_can_do_nothing_else(api: Api) -> None:
         assert api.http.post("/v1/health/events", json=garbage, headers=headers).status_code == 400
     bad = {"events": [{**body["events"][0], "scope": {"kind": "node", "cluster": "east", "node": "../etc"}}]}
     assert api.http.post("/v1/health/events", json=bad, headers=headers).status_code == 400
+
+
+def test_batch_of_many_events_waits_for_its_turn_over_http_and_one_of_few_does_not(world: World) -> None:
+    world.tick()
+    app, headers = create_app(world.control), {"Authorization": f"Bearer {world.token(TeamRole.WATCHER)}"}
+
+    def tell(count: int, message: str = "") -> int:
+        events = tuple(replace(fault("east-0", at_s=1.0), message=message) for _ in range(count))
+        answer = http.post("/v1/health/events", content=encode(HealthBatch(events=events)), headers=headers)
+        return int(answer.status_code)
+
+    with TestClient(app) as http, ThreadPoolExecutor(1) as others:
+        assert http.portal is not None
+        turns, holders = app.state.telling, range(int(app.state.telling.total_tokens))
+        for holder in holders:
+            http.portal.call(turns.acquire_on_behalf_of, holder)
+        few = others.submit(tell, FEW, "word " * 100)
+        wait([few], timeout=60.0)
+        passed_by = few.done()
+        many = others.submit(tell, FEW + 1)
+        while not wait([many], timeout=0.01).done and not turns.statistics().tasks_waiting:
+            pass
+        waited = not many.done()
+        for holder in holders:
+            http.portal.call(turns.release_on_behalf_of, holder)
+        assert (passed_by, waited, few.result(), many.result()) == (True, True, 200, 200)
 
 
 def test_a_closed_node_is_shown_and_opened_with_a_reason(world: World) -> None:

@@ -35,6 +35,7 @@ from mainspring.control.api_trips import Call, Trips, keyed
 from mainspring.control.control import Control
 from mainspring.control.ddi.endpoints import DEVICE_ENDPOINTS
 from mainspring.control.logins import Logins
+from mainspring.control.service.nodes.care import FEW
 from mainspring.control.store.store import each
 from mainspring.control.store.tokens import Caller
 from mainspring.domain import answers
@@ -71,7 +72,9 @@ _STATUSES: tuple[tuple[type[MainspringError], int], ...] = (
 _KEY = Annotated[str | None, fastapi.Header(alias=KEY_HEADER, description="Under one key a call is done once.")]
 _APART_MAX = 8  # Submits at once that ask the object store, which may be slow: a fifth of the threads.
 _TELLING_MAX = 2  # Batches of health events read at once: a burst of them leaves the loop its share of the interpreter.
-_TELLING_BYTES = 1 << 15  # Fewer, some fifty, are read beside them: what is seen now waits for nobody's backlog.
+_TOLD_ONE = (
+    b'"at_s"'  # Once in each event; up to `FEW` are read beside them: what is seen now waits for nobody's backlog.
+)
 _bearer = HTTPBearer(auto_error=False)
 STRANGERS_BYTES_MAX = 2 * answers.ID_TOKEN_LENGTH_MAX  # What is read of a body whose sender shows no token.
 DOCS = "/docs"  # Where people try calls from a browser; what it shows comes from this server alone.
@@ -191,7 +194,7 @@ async def _enter(
     def entered() -> Response:
         return cast(Response, serve(request=request, caller=_caller(route, request, secret), **given))
 
-    much = route is Calls.tell_health and len(given["body"]) > _TELLING_BYTES
+    much = route is Calls.tell_health and given["body"].count(_TOLD_ONE) > FEW
     return await to_thread.run_sync(entered, limiter=request.app.state.telling if much else None)
 
 
