@@ -19,6 +19,7 @@ from mainspring.domain.answers.jobs import CHECKPOINT
 from mainspring.domain.errors import InvalidInput, NotAllowed, NotFound
 from mainspring.domain.ids import JobId, TeamName
 from mainspring.domain.job import LAB, JobKind, JobSpec
+from mainspring.domain.life import AttemptState
 from mainspring.domain.team import Team, TeamRole
 from mainspring.domain.wire import CredentialsWanted, ViewCredentialsWanted
 from mainspring.objects import Access
@@ -112,6 +113,31 @@ def test_a_team_that_is_open_no_more_is_read_no_more(teams: World) -> None:
     control.people.set_team(Team(name=VISION, parent=TeamName(LAB)))
     with pytest.raises(NotAllowed, match="may not read"):
         granted(control.store, wanted, caller, grants=grants, owners=control.datasets.owners)
+
+
+def test_an_attempt_gets_sessions_of_the_store_while_it_stops_and_none_once_it_is_over(teams: World) -> None:
+    control, trained = teams.control, teams.submit(teams.spec("trained", team=ARMS))
+    job = teams.submit(teams.spec("mine", team=ARMS, reads=(trained,)))
+    teams.run(job)
+    order = next(iter(teams.orders_of(job).values()))
+    caller = control.entered(order.token, attempt=order.attempt)
+    wanted = (
+        CredentialsWanted(allocation=order.allocation),
+        ViewCredentialsWanted(allocation=order.allocation, view=""),
+    )
+
+    def ask(each: CredentialsWanted | ViewCredentialsWanted) -> None:
+        granted(control.store, each, caller, grants=Given(), owners=control.datasets.owners)
+
+    teams.beat(job, outcome=AttemptState.SUCCEEDED)
+    assert teams.job(job).attempts[-1].state is AttemptState.STOPPING
+    for each in wanted:
+        ask(each)
+    teams.tick(3)
+    assert teams.job(job).attempts[-1].state is AttemptState.SUCCEEDED
+    for each in wanted:
+        with pytest.raises(NotAllowed, match="that is succeeded"):
+            ask(each)
 
 
 def test_a_job_begins_from_what_its_team_may_read_and_saves_on_where_it_may_no_more(teams: World) -> None:

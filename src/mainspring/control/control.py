@@ -475,7 +475,7 @@ class Control:
 
         Raises:
             NotFound: No such allocation or view, or the server gives none.
-            NotAllowed: The token is not the attempt's, or the store refuses.
+            NotAllowed: The token is not the attempt's, the attempt is over, or the store refuses.
             Unavailable: The store does not give them now.
         """
         return granted(self.store, call, caller, grants=self._access.grants, owners=self._submits.owners)

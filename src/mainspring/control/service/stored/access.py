@@ -18,6 +18,7 @@ from mainspring.domain.answers.policies.releases import ARTIFACTS
 from mainspring.domain.errors import NotAllowed, NotFound
 from mainspring.domain.ids import JobId, TeamName
 from mainspring.domain.job import JobSpec, checkpoint_named
+from mainspring.domain.life import ended
 from mainspring.domain.wire import CredentialsWanted, StoreCredentials, ViewCredentialsWanted
 from mainspring.objects import BLOBS, Access, Grants
 
@@ -57,8 +58,8 @@ def granted(
 
     Raises:
         NotFound: No such allocation or view, the job names nothing to be read, or the server gives none.
-        NotAllowed: The token is not the attempt's, the job's team may not read what is named, that is more than one
-            session can be for, or the store refuses.
+        NotAllowed: The token is not the attempt's, the attempt is over, the job's team may not read what is named,
+            that is more than one session can be for, or the store refuses.
         Unavailable: The store does not answer.
     """
     tried = "get credentials of the object store"
@@ -67,6 +68,8 @@ def granted(
         caller.require_attempt(attempt.id, tried)
         if grants is None:
             raise NotFound(tried, got="a server without objects_role")
+        if ended(attempt.state):  # One that is stopping saves its last step still.
+            raise NotAllowed(tried, on=attempt.id, got=f"an attempt that is {attempt.state.value}", wanted="a live one")
         asked = _asked(connection, attempt, call)
     views = asked.views
     if asked.needed:
