@@ -11,8 +11,8 @@ from mainspring.control import Step
 from mainspring.control.store.schema import plans
 from mainspring.control.store.settings import Settings
 from mainspring.domain.answers import Submit
-from mainspring.domain.errors import Conflict, DamagedData
-from mainspring.domain.fleet import AllocationSeen, Inventory
+from mainspring.domain.errors import Conflict, DamagedData, Unavailable
+from mainspring.domain.fleet import AllocationSeen, Inventory, LaunchOrder
 from mainspring.domain.ids import ClusterName
 from mainspring.domain.job import LAB
 from mainspring.domain.life import AttemptState, JobState
@@ -367,6 +367,30 @@ def test_many_launches_are_spread_over_ticks(world: World) -> None:
     world.tick(4)
     assert [world.job(job).state for job in jobs] == [JobState.STARTING] * 4
     assert len(world.west.running()) == 4
+
+
+def test_launches_that_a_cluster_does_not_take_keep_neither_its_stops_nor_other_clusters_waiting(world: World) -> None:
+    class Stuck(FakeEngine):
+        stuck = False
+
+        def launch(self, order: LaunchOrder) -> None:
+            if self.stuck:
+                raise Unavailable("launch", on=order.allocation, got="a webhook that does not answer")
+            super().launch(order)
+
+    world.west.inner = engine = Stuck(world.west.inner.inventory(), world.clock)
+    world.control.settings = Settings(acts_max=2)
+    world.loop = world.control.new_loop()
+    running = world.submit()
+    world.run(running)
+    engine.stuck = True
+    jobs = [world.submit(world.spec(f"job-{index}")) for index in range(7)]
+    world.tick(6)
+    assert sorted(world.job(job).attempts[-1].cluster for job in jobs) == ["east"] * 4 + ["west"] * 3
+    assert len(world.east.running()) == 4
+    world.control.steering.stop(running)
+    world.tick()
+    assert world.west.stopped == set(world.orders_of(running))
 
 
 def test_submit_with_the_same_key_returns_the_same_job(world: World) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import final
+from itertools import islice, zip_longest
+from typing import TypeVar, final
 
 import sqlalchemy as sa
 
@@ -30,6 +31,7 @@ SHOWN_S = 60.0  # An order that was taken is in the inventory by then; a plan th
 REFUSED = Backoff(first_s=60.0, cap_s=3_600.0)  # Before an offer is asked for again whose cluster said no.
 NO_ALLOCATION = AllocationId("")
 Seen = Mapping[ClusterName, Mapping[AllocationId, AllocationSeen]]
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,23 +128,21 @@ class EngineCommands:
         """
         mirror, settings = self._mirror, self._settings
         self._secrets = {attempt: secret for attempt, secret in self._secrets.items() if attempt in mirror.attempts}
-        due = [one.id for one in mirror.allocations if one.state is AllocationState.GRANTED and one.cluster in seen]
-        attested = attest(connection, due[: settings.acts_max], self._key)
-        acts: list[Act] = []
+        due: dict[ClusterName, list[Act | AllocationRecord]] = {cluster: [] for cluster in seen}  # What to stop first.
+        launches: dict[ClusterName, list[AllocationRecord]] = {cluster: [] for cluster in seen}
         known: set[AllocationId] = set()
         for allocation in mirror.allocations:
             known.add(allocation.id)
-            if len(acts) >= settings.acts_max or allocation.cluster not in seen:
+            if allocation.cluster not in seen:
                 continue
             if allocation.state is AllocationState.STOPPING:
                 sent_s, again_s = allocation.stopped_s, settings.grace_s + settings.stop_again_s
                 if sent_s is None or self._lasting.seconds("stops", allocation.id, sent_s) > again_s:
-                    acts.append(
+                    due[allocation.cluster].append(
                         Act(cluster=allocation.cluster, allocation=allocation.id, grace_s=self._grace_s(allocation))
                     )
             elif allocation.state is AllocationState.GRANTED:
-                order = self._order(connection, allocation, now_s, attested.get(allocation.id, ""))
-                acts.append(Act(cluster=allocation.cluster, allocation=allocation.id, order=order))
+                launches[allocation.cluster].append(allocation)
         for cluster, found in seen.items():
             for allocation_id, phase in ((one.allocation, one.phase) for one in found.values()):
                 # What the store knows to be over, a launch that came late, would hold nodes that plans believe to be
@@ -150,9 +150,23 @@ class EngineCommands:
                 runs = phase in (AllocationPhase.PENDING, AllocationPhase.RUNNING)
                 held = mirror.held.get(allocation_id)
                 over = allocation_id not in known and (held is None or held.settled_by)
-                if runs and over and len(acts) < settings.acts_max:
-                    acts.append(Act(cluster=cluster, allocation=allocation_id, grace_s=settings.grace_s))
-        return acts
+                if runs and over:
+                    due[cluster].append(Act(cluster=cluster, allocation=allocation_id, grace_s=settings.grace_s))
+            due[cluster] += launches[cluster]
+        chosen = _in_turn(due.values(), settings.acts_max)
+        granted = [one for one in chosen if not isinstance(one, Act)]
+        attested = attest(connection, [one.id for one in granted], self._key)
+        return [
+            *(one for one in chosen if isinstance(one, Act)),
+            *(
+                Act(
+                    cluster=one.cluster,
+                    allocation=one.id,
+                    order=self._order(connection, one, now_s, attested.get(one.id, "")),
+                )
+                for one in granted
+            ),
+        ]
 
     def record(self, connection: sa.Connection, told: Sequence[CommandResult], now_s: float) -> None:
         """Writes what the engines answered, unless the allocation has moved on meanwhile.
@@ -221,6 +235,12 @@ class EngineCommands:
             attestation=attestation,
             log_form=self._settings.log_form,
         )
+
+
+def _in_turn(queues: Iterable[Sequence[Item]], most: int) -> list[Item]:
+    """Returns the first of several queues, then the second of each, and so on: a long one keeps no other waiting."""
+    in_turn = (one for each in zip_longest(*queues) for one in each if one is not None)
+    return list(islice(in_turn, most))
 
 
 @final

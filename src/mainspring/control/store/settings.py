@@ -33,7 +33,8 @@ class Settings:
         absent_s: How long a launched allocation may be missing from what its engine sees before it counts as lost;
             some engines list what they accepted only after a while.
         stop_again_s: When a stop that has not ended its allocation is sent once more.
-        acts_max: Most engine calls in one tick, so that a mass start never starves heartbeats of their answers.
+        acts_max: Most engine calls in one tick, so that a mass start never starves heartbeats of their answers; shared
+            evenly among clusters, and stops go first.
         starts_max: Most jobs granted in one tick, so that the transaction stays short; the next plan has the others.
         whys_max: Most changed reasons for waiting written in one tick, first in the queue first.
         plan_s: The longest pause between plans while nothing changes.
