@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from mainspring.control import Step
 from mainspring.control.store.schema import plans
 from mainspring.control.store.settings import Settings
-from mainspring.domain.answers import Submit
+from mainspring.domain.answers import NewHold, Submit
 from mainspring.domain.errors import Conflict, DamagedData, Unavailable
 from mainspring.domain.fleet import AllocationSeen, Inventory, LaunchOrder
 from mainspring.domain.ids import ClusterName
@@ -367,6 +367,27 @@ def test_many_launches_are_spread_over_ticks(world: World) -> None:
     world.tick(4)
     assert [world.job(job).state for job in jobs] == [JobState.STARTING] * 4
     assert len(world.west.running()) == 4
+
+
+@pytest.mark.parametrize("held", ["team", "cluster", "node"])
+def test_job_starts_nowhere_that_was_closed_while_its_start_was_planned(world: World, held: str) -> None:
+    pauses, job = world.control.pauses, world.submit()
+    for step in world.loop.steps():
+        if step is Step.PLANNED:
+            match held:
+                case "team":
+                    pauses.pause_team(LAB, NewHold())
+                case "cluster":
+                    pauses.pause_cluster("west", NewHold())
+                case _:
+                    for index in range(4):
+                        pauses.drain("west", f"west-{index}", NewHold())
+    assert not world.job(job).attempts
+    world.tick()
+    assert [one.cluster for one in world.job(job).attempts] == ([] if held == "team" else ["east"])
+    pauses.resume_team(LAB)
+    world.tick()
+    assert len(world.job(job).attempts) == 1
 
 
 def test_launches_that_a_cluster_does_not_take_keep_neither_its_stops_nor_other_clusters_waiting(world: World) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mainspring.control import Caller
+from mainspring.control import Caller, Step
 from mainspring.domain.answers import JobView, NewHold, NewPriority, NewSize, QueuePlace
 from mainspring.domain.errors import Conflict, ImpossibleJob, InvalidInput, NotFound
 from mainspring.domain.fleet import NodeCondition
@@ -324,6 +324,26 @@ def test_elastic_job_that_runs_is_shrunk_and_grown_as_was_said_and_goes_on(world
     assert (len(view.attempts), len(_where(view))) == (1, 3)
     assert _kinds(world, job).count("attempt_resized") == 2
     assert view.spec.roles[0].options[0].replicas == 4, "what was submitted stays"
+
+
+def test_attempt_grows_nowhere_that_was_closed_while_that_was_planned(world: World) -> None:
+    world.tick()
+    world.control.pauses.pause_cluster("east", NewHold())
+    for index in (1, 2, 3):
+        world.control.pauses.drain("west", f"west-{index}", NewHold())
+    job = _elastic(world, replicas=2)
+    assert len(_where(world.job(job))) == 1
+    world.control.pauses.undrain("west", "west-1")
+    world.control.steering.resize(job, NewSize(role=ROLE, least=2, most=2), OPS)
+    for step in world.loop.steps():
+        if step is Step.PLANNED:
+            world.control.pauses.pause_cluster("west", NewHold())
+    world.tick(2)
+    assert len(_where(world.job(job))) == 1
+    world.control.pauses.resume_cluster("west")
+    world.tick(2)
+    view = world.job(job)
+    assert (len(view.attempts), len(_where(view))) == (1, 2)
 
 
 def test_job_resized_while_it_waits_starts_with_the_new_size(world: World) -> None:

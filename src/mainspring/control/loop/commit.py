@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from mainspring.control.loop.granting import NewAllocation, NewAttempt, grant, resize
 from mainspring.control.state.active_state import ActiveState
-from mainspring.control.state.fleet import FleetView
+from mainspring.control.state.fleet import FleetView, Holds
 from mainspring.control.store.holdings import (
     KEPT,
     AllocationChange,
@@ -140,16 +140,19 @@ class Committer:
             )
         )
         self._mirror.plan_number = decided.number
+        starts = decided.starts[: self._settings.starts_max]
+        closed = self._mirror.holds_by_now(connection) if starts or ends else Holds()
         for end in ends:
-            self._end(ledger, end)
+            self._end(ledger, end, closed)
         for one in fresh:
             _tell_wanted(ledger, one)
         self._wanted = wanted.keys()
-        starts = decided.starts[: self._settings.starts_max]
         jobs = jobs_by_id(connection, [start.job for start in starts])
         told: dict[JobId, _Why] = {}
         granted: list[NewAttempt] = []
         for start in starts:
+            if closed.starting(self._mirror.with_those_above(jobs[start.job].team), start.grants) is not None:
+                continue  # A call that was answered is kept, though a plan was being made.
             if jobs[start.job].state is JobState.QUEUED and not _is_paused(jobs[start.job]):
                 new = self._new_attempt(jobs[start.job], start, decided.number)
                 granted.append(new)
@@ -204,7 +207,7 @@ class Committer:
         known = self._mirror.attempts.get(attempt)
         return None if known is None else known.cluster
 
-    def _end(self, ledger: StateWriter, end: Evict | Resize) -> None:
+    def _end(self, ledger: StateWriter, end: Evict | Resize, closed: Holds) -> None:
         attempt = attempt_by_id(ledger.connection, end.attempt)
         if attempt is None or attempt.state not in _LIVE:
             return
@@ -212,9 +215,9 @@ class Committer:
             case Evict():
                 ledger.stop_attempt(attempt, StopCause.EVICT, end.reason, for_job=end.for_job, limit=end.cause)
             case Resize():
-                self._resize(ledger, attempt, end)
+                self._resize(ledger, attempt, end, closed)
 
-    def _resize(self, ledger: StateWriter, attempt: AttemptRecord, wanted: Resize) -> None:
+    def _resize(self, ledger: StateWriter, attempt: AttemptRecord, wanted: Resize, closed: Holds) -> None:
         own = {one.id: one for one in live_allocations_of(ledger.connection, [attempt.id]) if one.state in KEPT}
         kept = sorted(own.values(), key=lambda one: one.place)
         held = parts(ledger.connection, [one.id for one in kept])
@@ -223,7 +226,7 @@ class Committer:
         if how is None or any(_leads(own[allocation], attempt) for allocation in how.dropped):
             reason = f"runs again with {wanted.replicas} replicas of {wanted.role}: {wanted.reason}"
             ledger.stop_attempt(attempt, StopCause.RESIZE, reason, for_job=wanted.for_job)
-        elif how != AllocationChange(dropped=(), added=()):
+        elif how != AllocationChange(dropped=(), added=()) and closed.starting((), how.added) is None:
             roles = {role.name: role.options for role in self._mirror.specs[attempt.job].roles}
             resize(
                 ledger,

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from mainspring.control.state.avoidance import REMEMBERED_S, Avoidance
 from mainspring.control.state.dependencies import Dependencies
 from mainspring.control.state.event_news import EventFollower
-from mainspring.control.state.fleet import ClosedNodes, FleetView, Holds
+from mainspring.control.state.fleet import ClosedNodes, FleetView, Holds, read_closed
 from mainspring.control.state.history import RAN_S_MIN, Charge, Past, chip_seconds, pasts, successes, usage
 from mainspring.control.state.live_holdings import LiveHoldings
 from mainspring.control.state.planner_feed import PlannerFeed
@@ -159,6 +159,10 @@ class ActiveState:
     def holds(self) -> Holds:
         """Returns what is held, and closed, now."""
         return self._closed.holds
+
+    def holds_by_now(self, connection: sa.Connection) -> Holds:
+        """Returns what is held, and closed, in the store: maybe more than when a plan was made."""
+        return read_closed(connection) if self._follower.holds_changed(connection) else self.holds
 
     def feed_fleet(self, fleet: FleetView, silent_s: Mapping[ClusterName, float]) -> None:
         """Tells the planner's builder what the engines said.

@@ -23,6 +23,7 @@ _CHANGES = [kind for kind in _RENEWS if kind != JobSubmittedEvent.kind]
 _BETWEEN = " "  # No id has it.
 _TOGETHER = sa.func.aggregate_strings(events.c.job_id, _BETWEEN)
 _DURABLE = [kind for kind, renews in _RENEWS.items() if renews is Renews.CHECKPOINT]
+_HOLDS = [kind for kind, renews in _RENEWS.items() if renews is Renews.HOLDS]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +128,11 @@ class EventFollower:
             news.evidence.extend(evidence_of(event_of(row)) for row in connection.execute(of_nodes))
         self._seen = newest
         return news
+
+    def holds_changed(self, connection: sa.Connection) -> bool:
+        """Returns whether what people hold has become another since the last time; the next one tells so too."""
+        later = (events.c.sequence > self._seen, events.c.kind.in_(_HOLDS))
+        return connection.execute(sa.select(events.c.sequence).where(*later).limit(1)).first() is not None
 
     def _take_resizes(self, connection: sa.Connection, which: sa.ColumnElement[bool]) -> None:
         query = sa.select(events.c.attempt_id, events.c.time_s, events.c.detail)

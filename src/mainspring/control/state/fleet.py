@@ -27,6 +27,7 @@ from mainspring.domain.fleet import Inventory, Node, NodeCondition, NodeRef
 from mainspring.domain.hardware.care import ONLY
 from mainspring.domain.ids import ClusterName, NodeName, TeamName
 from mainspring.domain.job import Hold
+from mainspring.domain.plan import Grant
 
 OWNER_KEPT = 255  # Letters of who closed a node, and why.
 KEPT_S = 5.0  # How old the time may be at which followers see that a cluster answered.
@@ -314,6 +315,17 @@ class Holds:
     """Closed nodes where a burn-in may run, and nothing else; and who keeps them."""
     windows: tuple[MaintenanceWindow, ...] = ()
     """Maintenance that is announced, and not over."""
+
+    def starting(self, line: Iterable[TeamName], grants: Sequence[Grant]) -> Hold | None:
+        """Returns what keeps something from starting where a plan has it, None for nothing.
+
+        Args:
+            line: Its team, and those above it.
+        """
+        own = [self.of_team(line), *(self.clusters.get(grant.cluster) for grant in grants)]
+        places = (NodeRef(cluster=each.cluster, node=node) for each in grants for node in each.nodes)
+        own += [self.nodes.get(at) for at in places if at not in self.trials] if self.nodes else []
+        return next((hold for hold in own if hold is not None), None)
 
     def all(self) -> tuple[Hold, ...]:
         """Returns every one of them."""
