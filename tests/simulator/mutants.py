@@ -89,6 +89,7 @@ MUTANTS = (
         "control/loop/commit.py",
         "            if jobs[start.job].state is JobState.QUEUED and not _is_paused(jobs[start.job]):\n",
         "            if jobs[start.job].state is not JobState.RUNNING and not _is_paused(jobs[start.job]):\n",
+        10_010,
     ),
     Mutant(
         "a job starts that was paused since its plan was made",
