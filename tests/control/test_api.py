@@ -93,6 +93,21 @@ def test_the_header_of_keys_counts_for_submits_that_name_none(api: Api) -> None:
     assert (batch[0], batch[2], len(set(batch))) == (first[0], *made("/v1/jobs", named), 3)
 
 
+def test_submit_under_a_key_of_evaluations_is_refused_and_keeps_no_other(api: Api) -> None:
+    key, spec = "evaluation:nightly:job-a:10", api.world.spec()
+    plain, keyed = answers.Submit(spec=spec), answers.Submit(spec=spec, key=key)
+    every: tuple[tuple[str, object, dict[str, str]], ...] = (
+        ("/v1/jobs", keyed, {}),
+        ("/v1/jobs", plain, {KEY_HEADER: f'"{key}"'}),
+        ("/v1/jobs/batch", answers.SubmitBatch(submits=(plain, keyed)), {}),
+    )
+    for path, asked, more in every:
+        answer = api.http.post(path, content=encode(asked), headers=api.member | more)
+        assert "'evaluation:'" in api.problem(answer, 400).detail
+    assert api.submit(spec, key="evaluation").spec == spec
+    assert len(api.world.control.jobs()) == 1
+
+
 def test_submit_of_what_can_never_run_says_the_most_that_could(api: Api) -> None:
     api.world.tick()
     huge = encode(answers.Submit(spec=api.world.spec(replicas=50)))

@@ -159,6 +159,17 @@ def test_rule_submits_a_batch_job_that_begins_from_the_checkpoint_once(world: Wo
     assert told(world, job, EvaluationStartedEvent) == [EvaluationStartedEvent(rule="nightly", step=10, by=run.job)]
 
 
+def test_jobs_under_keys_like_those_of_evaluations_are_none_of_a_rule(world: World) -> None:
+    job = training(world)
+    world.control.evaluations.put("nightly", rule(job=job))
+    for key in (f"evaluation:nightly:{job}:last", "evaluation:nightly:", f"evaluation:nightly:{job}:{'9' * 30}"):
+        world.submit(world.spec("mine"), key=key)  # As releases before let people.
+    saved(world, job, 10)
+    starter(world).step()
+    (shown,) = world.control.evaluations.rules()
+    assert [run.step for run in shown.runs] == [10]
+
+
 def test_evaluation_that_waits_gives_way_to_a_newer_checkpoint(world: World) -> None:
     job = training(world)
     world.control.evaluations.put("nightly", rule(job=job))

@@ -103,6 +103,15 @@ class Ward:
         return [one for one in self.world.control.jobs() if one.spec.name.startswith("burn-in-")]
 
 
+def test_no_key_that_somebody_chose_keeps_a_burn_in_from_beginning(world: World) -> None:
+    ward = Ward(world, CareRules(burn_in=TRIAL))
+    ward.fail()
+    for closure in range(3):
+        world.submit(world.spec("mine"), key=f"burn-in {closure} 0")
+    ward.until_tried()
+    assert len(ward.burn_ins()) == 1
+
+
 def test_a_node_is_reset_then_started_anew_and_comes_back_by_a_burn_in_that_it_passed(world: World) -> None:
     ward = Ward(world, CareRules(repairs=HOOKS, burn_in=TRIAL))
     ward.fail()

@@ -11,9 +11,11 @@ from typing import Generic, TypeVar, final
 from anyio import to_thread
 from fastapi import Request
 
+from mainspring.control.service.evaluations.rules import RUN_KEYS
 from mainspring.control.service.steering.repeats import bare_key
 from mainspring.control.store.store import PIECES_MAX
 from mainspring.domain import answers
+from mainspring.domain.errors import InvalidInput
 from mainspring.domain.routes import KEY_HEADER
 from mainspring.domain.wire.telemetry import TRACEPARENT_HEADER, place_from
 
@@ -87,11 +89,18 @@ class Trips(Generic[Item, Value]):
 
 
 def keyed(request: Request, submits: Sequence[answers.Submit]) -> tuple[answers.Submit, ...]:
-    """Returns submits of which each that names no key, or no span above it, has one where the headers give it."""
+    """Returns submits of which each that names no key, or no span above it, has one where the headers give it.
+
+    Raises:
+        InvalidInput: A key is of those that rules of evaluations submit under.
+    """
     if place_from(above := request.headers.get(TRACEPARENT_HEADER, "")) is not None:
         submits = [replace(submit, traceparent=submit.traceparent or above.strip()) for submit in submits]
     header = request.headers.get(KEY_HEADER)
-    if header is None:
-        return tuple(submits)
-    keys = [bare_key(header), *(f"{bare_key(header)}.{at}" for at in range(1, len(submits)))]
-    return tuple(replace(submit, key=submit.key or key) for submit, key in zip(submits, keys, strict=True))
+    if header is not None:
+        keys = [bare_key(header), *(f"{bare_key(header)}.{at}" for at in range(1, len(submits)))]
+        submits = [replace(submit, key=submit.key or key) for submit, key in zip(submits, keys, strict=True)]
+    for key in (submit.key for submit in submits if submit.key.startswith(RUN_KEYS)):
+        kept = f"one that does not begin with {RUN_KEYS!r}, as those of evaluations do that rules start"
+        raise InvalidInput("submit a job", on="field 'key'", got=repr(key[:80]), wanted=kept)
+    return tuple(submits)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import final
@@ -24,7 +25,8 @@ from mainspring.domain.team import Right, TeamRole
 RULES_MAX = 1_000  # Each is looked at every few seconds while its job runs.
 RUNS_SHOWN_MAX = 20
 RUNS_READ_MAX = 1_000  # More never wait or run at once; of those that ended, the newest.
-_KEY = "evaluation:"
+RUN_KEYS = "evaluation:"  # How the keys of evaluations begin: nobody else may submit under such a one.
+_RUN_KEY = re.compile(rf"{RUN_KEYS}[^:]+:([^:]+):([0-9]{{1,18}})")
 
 
 @final
@@ -127,7 +129,7 @@ def _member(team: TeamName, holder: str) -> Caller:
 
 def run_key(rule: str, trained: JobId, step: int) -> str:
     """Returns the key that an evaluation is submitted under, so that nothing is evaluated twice by one rule."""
-    return f"{_KEY}{rule}:{trained}:{step}"
+    return f"{RUN_KEYS}{rule}:{trained}:{step}"
 
 
 def runs_of(connection: sa.Connection, rules: Sequence[EvaluationRuleView]) -> Mapping[str, tuple[EvaluationRun, ...]]:
@@ -140,16 +142,18 @@ def runs_of(connection: sa.Connection, rules: Sequence[EvaluationRuleView]) -> M
         keyed = sa.select(jobs.c.id, jobs.c.submit_key).where(*own).order_by(jobs.c.ordinal.desc())
         keys = {row.id: row.submit_key for row in connection.execute(keyed.limit(RUNS_READ_MAX))}
         rows = JOB_ROWS.read(connection, JOB_ROWS.select.where(jobs.c.id.in_(keys)).order_by(jobs.c.ordinal.desc()))
-        found[rule.name] = tuple(_run(job, keys[job.id]) for job in rows)
+        read = ((job, _RUN_KEY.fullmatch(keys[job.id])) for job in rows)
+        found[rule.name] = tuple(
+            _run(job, key) for job, key in read if key is not None
+        )  # Others are of older releases.
     return found
 
 
-def _run(job: JobRecord, key: str) -> EvaluationRun:
-    trained, _, step = key.removeprefix(_KEY).partition(":")[2].rpartition(":")
+def _run(job: JobRecord, key: re.Match[str]) -> EvaluationRun:
     return EvaluationRun(
         job=job.id,
-        trained=JobId(trained),
-        step=int(step),
+        trained=JobId(key[1]),
+        step=int(key[2]),
         state=job.state,
         submitted_s=job.submitted_s,
         result=job.result,

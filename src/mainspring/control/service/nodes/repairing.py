@@ -223,7 +223,7 @@ class Repairs:
                 most = max(1, sum(at.cluster == one.cluster for at in nodes) // AT_ONCE_ONE_IN)
                 if running[one.cluster] < most:
                     running[one.cluster] += 1
-                    self._burn_in(ledger, one, node, len(patient.steps))
+                    self._burn_in(ledger, one, node)
             elif isinstance(then, Rung) and hooks < HOOKS_MAX:
                 hooks += 1
                 yield self._repair(ledger, one, then)
@@ -249,11 +249,11 @@ class Repairs:
             body=encode(told),
         )
 
-    def _burn_in(self, ledger: StateWriter, closure: NodeClosure, node: Node, tries: int) -> None:
+    def _burn_in(self, ledger: StateWriter, closure: NodeClosure, node: Node) -> None:
         assert self._rules.burn_in is not None
         spec = _spec(self._rules.burn_in, closure.at, node)
         job = JobId(draw_id("job", self._dice))
-        ledger.submit([(Submit(spec=spec, key=f"burn-in {closure.number} {tries}"), text_of(spec), [job])], owner=OWNER)
+        ledger.submit([(Submit(spec=spec), text_of(spec), [job])], owner=OWNER)
         self._note(ledger, closure, BURN_IN, job)
 
     def _note(self, ledger: StateWriter, closure: NodeClosure, step: str, job: JobId) -> NodeRepair:
