@@ -14,7 +14,7 @@ from mainspring.control.store.records import jobs_by_id
 from mainspring.control.store.secrets import SecretKeys
 from mainspring.control.store.settings import Settings
 from mainspring.control.store.tokens import Caller
-from mainspring.domain.answers import BATCH_MAX, Submit, SubmitBatch
+from mainspring.domain.answers import BATCH_MAX, JobView, Submit, SubmitBatch
 from mainspring.domain.errors import Conflict, ImpossibleJob, InvalidInput, MainspringError, NotAllowed, NotFound
 from mainspring.domain.ids import JobId, TeamName
 from mainspring.domain.job import LAB
@@ -61,6 +61,7 @@ def test_batch_sent_again_makes_what_is_new_alone(world: World) -> None:
         ({"spec": {"after": (JobId("job-none"),)}}, NotFound),
         ({"key": "first"}, Conflict),
         ({"key": "k" * 300}, InvalidInput),
+        ({"key": "k\0"}, InvalidInput),
         ({"huge": 5_000}, ImpossibleJob),
     ],
 )
@@ -74,6 +75,25 @@ def test_batch_with_one_submit_that_cannot_be_is_refused_whole(
     with pytest.raises(error):
         sent(world, Submit(spec=world.spec("first"), key="first"), bad)
     assert names(world) == []
+
+
+@pytest.mark.parametrize("odd", ["\0", "\n", "\u202e"])
+def test_submit_under_a_key_that_cannot_be_shown_is_refused_alone(world: World, odd: str) -> None:
+    submits = [Submit(spec=world.spec(name), key=key) for name, key in (("a", "a"), ("b", f"b{odd}"), ("c", "é c"))]
+    first, bad, last = world.control.submit_each([(submit, ADMIN) for submit in submits])
+    assert isinstance(bad, InvalidInput)
+    assert "printable" in str(bad)
+    assert isinstance(first, JobView)
+    assert isinstance(last, JobView)
+    assert names(world) == ["a", "c"]
+
+
+def test_submit_that_names_what_no_database_can_hold_is_refused_alone(world: World) -> None:
+    bad = replace(world.spec("b"), after=(JobId("job-\0"),))
+    submits = [Submit(spec=spec) for spec in (world.spec("a"), bad, world.spec("c"))]
+    told = world.control.submit_each([(submit, ADMIN) for submit in submits])
+    assert isinstance(told[1], InvalidInput | NotFound)
+    assert names(world) == ["a", "c"]
 
 
 def test_batch_of_a_team_that_is_not_the_callers_is_refused_whole(world: World) -> None:

@@ -171,6 +171,18 @@ def test_pieces_that_one_caller_brings_are_each_told_what_became_of_them(store: 
     assert _pieces(store) == ["piece-0", "piece-2", "piece-4"]
 
 
+def test_piece_that_the_database_cannot_hold_fails_alone(store: Store) -> None:
+    def write(connection: sa.Connection, names: Sequence[str]) -> Sequence[str]:
+        connection.execute(sa.insert(leases), [_lease(name) for name in names])
+        return names
+
+    names = ["piece-0", "piece-\0", "piece-2"]
+    told = Together(store, write).ask_each(names)
+    assert [told[0], told[2]] == ["piece-0", "piece-2"]
+    assert isinstance(told[1], InvalidInput) if store.shared else told[1] == names[1]  # SQLite keeps whatever it is.
+    assert len(_pieces(store)) == (2 if store.shared else 3)
+
+
 def test_piece_that_fails_within_something_larger_takes_nothing_else_with_it(store: Store) -> None:
     with store.joined() as connection:
         connection.execute(sa.insert(leases), _lease("piece-9"))

@@ -168,7 +168,7 @@ class Submits:
             ImpossibleJob: No cluster could ever run one.
             Unavailable: A secret that one names cannot be read.
             Conflict: A key made a job of another spec, or stands here twice.
-            InvalidInput: A key, a spec or an array's name is too long.
+            InvalidInput: A key, a spec or an array's name is too long, or a key not printable.
             LimitReached: Too many jobs would wait: of the caller, of a team, or of all.
         """
         (made,) = self.submit_each([(submits, caller)])
@@ -311,8 +311,9 @@ def _require_known(connection: sa.Connection, team: TeamName) -> None:
 def _require_short(submit: Submit, size: int) -> None:
     """Refuses names beyond their bounds, and a spec that nobody wrote by hand: every look at a job reads it."""
     spec = submit.spec
-    if len(submit.key) > KEY_LENGTH_MAX:
-        raise InvalidInput("submit a job", on="field 'key'", wanted=f"at most {KEY_LENGTH_MAX} letters")
+    if len(submit.key) > KEY_LENGTH_MAX or not submit.key.isprintable():
+        got, wanted = repr(submit.key[:80]), f"at most {KEY_LENGTH_MAX} printable letters"
+        raise InvalidInput("submit a job", on="field 'key'", got=got, wanted=wanted)
     if submit.count > 1:
         checked_name(member_name(spec.name, submit.count - 1), "the last job of an array")
     if size > SPEC_BYTES_MAX:

@@ -17,7 +17,7 @@ from typing import Generic, TypeVar, cast, final
 import sqlalchemy as sa
 
 from mainspring.control.store.databases.backups import mark_of
-from mainspring.control.store.databases.errors import told
+from mainspring.control.store.databases.errors import told, unfit_told
 from mainspring.control.store.databases.migrating import BackUp, migrate, migrate_down, newest_revision, revision_of
 from mainspring.control.store.databases.opening import is_sqlite, new_engine, parsed_url, reading, require_safe
 from mainspring.control.store.databases.owners import OwnedFile
@@ -263,7 +263,8 @@ class _Piece(Generic[Item, Value]):
 class Together(Generic[Item, Value]):
     """Writes what many threads ask for at one time in one transaction, so that they wait for one disk together.
 
-    Each piece is written whole or not at all: one that fails by an error of ours leaves the others alone.
+    Each piece is written whole or not at all: one that fails by an error of ours, or says what the database cannot
+    hold, leaves the others alone.
 
     Args:
         write: Called in some thread, with several pieces at once or, after an error of ours, with each by itself; it
@@ -314,7 +315,7 @@ class Together(Generic[Item, Value]):
     def _written(self, connection: sa.Connection, pieces: Sequence[_Piece[Item, Value]]) -> bool:
         """Returns whether pieces were written together; what failed alone bears its error."""
         try:
-            with connection.begin_nested():
+            with unfit_told("write the store"), connection.begin_nested():
                 results = self._write(connection, [piece.item for piece in pieces])
         except MainspringError as error:
             if len(pieces) == 1:

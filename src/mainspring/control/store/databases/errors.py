@@ -45,6 +45,23 @@ def told(attempted: str) -> Iterator[None]:
         raise mapped from error
 
 
+@contextmanager
+def unfit_told(attempted: str) -> Iterator[None]:
+    """Tells of a value that the database cannot hold as `told` does; other errors stay.
+
+    Args:
+        attempted: What is being done, as a clause.
+
+    Raises:
+        InvalidInput: It cannot hold a value.
+    """
+    try:
+        yield
+    except sa.exc.DataError:
+        with told(attempted):
+            raise
+
+
 def _mapped(attempted: str, error: sa.exc.DBAPIError) -> MainspringError | None:
     words = " ".join(str(error.orig).split("\n", _LINES_MAX)[:_LINES_MAX])
     code = str(getattr(error.orig, "sqlstate", None) or "")
