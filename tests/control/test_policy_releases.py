@@ -6,14 +6,19 @@ import hashlib
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import httpx
 import pytest
 from securesystemslib.signer import CryptoSigner
+from tests.control.calling import Api
 from tests.control.releasing import People, new_release
 from tuf.api.metadata import Metadata, TargetFile
 
 from mainspring.domain.answers import ReleaseState, Revocation, SignedText
-from mainspring.domain.answers.policies.releases import GateSeen, GateStanding
+from mainspring.domain.answers.policies.releases import GateSeen, GateStanding, artifact_key
+from mainspring.domain.codec import encode
 from mainspring.domain.errors import Conflict, DamagedData, InvalidInput, NotFound
+from mainspring.domain.routes import KEY_HEADER
+from mainspring.objects import open_store
 from mainspring.robots.edge.trust import SignedFile, TrustFloor, refreshed
 from mainspring.robots.releases.signing import new_root, read_server_key, signed_by
 
@@ -120,6 +125,27 @@ def test_automatic_release_is_published_by_the_server_in_its_own_folder_alone(wo
     world.control.releases.revoke("arm@1", Revocation(reason="a test"))
     with pytest.raises(NotFound):
         find(world, people, "automatic/arm.1.json")
+
+
+def test_release_under_a_key_asks_for_its_files_in_no_writers_turn_and_a_repeat_never(api: Api) -> None:
+    world, headers = api.world, api.admin | {KEY_HEADER: '"once"'}
+    control, objects = world.control, f"file://{world.objects}"
+    asked = new_release(objects, b"weights")
+    (file,) = asked.files
+
+    def send() -> httpx.Response:
+        return api.http.post("/v1/releases", content=encode(asked), headers=headers)
+
+    open_store(objects).delete(artifact_key(file.sha256))
+    api.problem(send(), 404)
+    assert control.releases.ls() == ()
+    assert new_release(objects, b"weights") == asked  # It is there again.
+    first = send()
+    assert first.status_code == 200
+    open_store(objects).delete(artifact_key(file.sha256))
+    assert send().content == first.content
+    with control.store.joined():
+        assert control.releases.create(asked).release.version == 2
 
 
 def test_automatic_release_needs_people_who_let_the_server_sign(world: World) -> None:

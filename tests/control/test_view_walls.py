@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from threading import Event
 from typing import TYPE_CHECKING
 
@@ -16,11 +17,12 @@ from tests.control.granting import Given
 from mainspring.control import Caller
 from mainspring.control.service.stored.access import granted
 from mainspring.data.views.places import datasets_of_view, record_dataset, view_key
-from mainspring.domain.answers import NewDatasetTeam, Submit
+from mainspring.domain.answers import NewDatasetTeam, NewScale, NewService, NewVersion, Submit
 from mainspring.domain.codec import encode
 from mainspring.domain.errors import NotFound
 from mainspring.domain.ids import TeamName
-from mainspring.domain.job import LAB
+from mainspring.domain.job import LAB, JobKind
+from mainspring.domain.routes import KEY_HEADER
 from mainspring.domain.team import Team, TeamRole
 from mainspring.domain.wire import ViewCredentialsWanted
 from mainspring.objects import ObjectStore, open_store
@@ -91,6 +93,27 @@ def test_submits_wait_for_nobody_whose_views_are_looked_up_slowly(teams: World, 
             served.set()
         assert slow.result(WAIT_S) == 200
     assert send(("of-lamps",)) == 404
+
+
+def test_views_of_a_service_are_looked_up_in_no_writers_turn(teams: World, api: Api) -> None:
+    token, joined = teams.token(TeamRole.MEMBER, team=ARMS, holder="member-arms"), list[bool]()
+
+    def send(path: str, asked: object, key: str) -> int:
+        headers = {"Authorization": f"Bearer {token}", KEY_HEADER: f'"{key}"'}
+        return api.http.post(path, content=encode(asked), headers=headers).status_code
+
+    def note(statement: str) -> None:
+        if "FROM dataset_owners" in statement:
+            joined.append(teams.control.store.joining)
+
+    served = replace(teams.spec("served", team=ARMS), kind=JobKind.SERVICE)
+    scale, versions = NewScale(replicas=1), "/v1/services/served/versions"
+    with _listening(teams, note):
+        for number, (view, status) in enumerate((("of-lamps", 404), ("of-grips", 200))):
+            spec = replace(served, views=(view,))
+            assert send("/v1/services", NewService(spec=spec, scale=scale), f"{number}-a") == status
+            assert send(versions, NewVersion(spec=replace(spec, duration_s=9.0)), f"{number}-b") == status
+    assert joined == [False] * 4
 
 
 def test_a_view_that_may_be_read_is_looked_up_once_and_one_that_may_not_again(teams: World) -> None:

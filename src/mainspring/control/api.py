@@ -214,7 +214,9 @@ def _serve(
     if key is None:
         return answered(act(), to=request)
     said = f"{route.method} {request.url.path}?{request.url.query}\n".encode() + given.get("body", b"")
-    answer = control.repeats.once(caller, key, said, lambda: encode(act()))
+    asks = _BEFORE.get(route)
+    before = None if asks is None else partial(attrgetter(asks)(control), *first[-2:])  # What is sent, and by whom.
+    answer = control.repeats.once(caller, key, said, lambda: encode(act()), before=before)
     return Response(answer, media_type="application/json")
 
 
@@ -355,6 +357,12 @@ _OWN: Mapping[Route[..., Any], Callable[..., Any]] = {
     **ARRIVAL_ENDPOINTS,
     **DEVICE_ENDPOINTS,
 }  # Whatever is more than a message in and a message out.
+
+_BEFORE: Mapping[Route[..., Any], str] = {
+    Calls.create_release: "releases.require_files",
+    Calls.serve: "services.require_data",
+    Calls.update_service: "services.require_data",
+}  # What asks the object store, which may be slow: under a key all the rest is done in one turn of the writers.
 
 
 def _control(request: Request) -> Control:

@@ -113,14 +113,8 @@ class PolicyReleases:
             Conflict: An automatic one, and nobody has let the server sign any.
             LimitReached: There are too many.
         """
-        store = open_store(self._objects_url)
-        for file in asked.files:
-            found = store.size(artifact_key(file.sha256))
-            if found != file.size_bytes:
-                got = "no such file" if found is None else f"{found} bytes"
-                raise NotFound(
-                    "release files", on=file.path, got=got, wanted=f"{file.size_bytes} bytes in the object store"
-                )
+        if not self._store.joining:
+            self.require_files(asked)
         now_s = self._clock.now_s()
         with self._store.write() as connection:
             known = {LAB, *(each.name for each in tenants(connection))}
@@ -139,6 +133,21 @@ class PolicyReleases:
             if asked.automatic:
                 self._publish_automatic(connection, now_s)
             return _view(_found(connection, release.reference))
+
+    def require_files(self, asked: NewPolicyRelease, caller: Caller = LAB_ITSELF) -> None:
+        """Returns if the files of a release are in the object store, which may take long; no writer waits for it.
+
+        Raises:
+            NotFound: One is not.
+        """
+        store = open_store(self._objects_url)
+        for file in asked.files:
+            found = store.size(artifact_key(file.sha256))
+            if found != file.size_bytes:
+                got = "no such file" if found is None else f"{found} bytes"
+                raise NotFound(
+                    "release files", on=file.path, got=got, wanted=f"{file.size_bytes} bytes in the object store"
+                )
 
     def revoke(self, reference: str, why: Revocation, caller: Caller = LAB_ITSELF) -> ReleaseView:
         """Revokes a release and returns it; one that is revoked stays as it is.

@@ -67,6 +67,14 @@ class Services:
         self._wake = wake
         self._access = access
 
+    def require_data(self, asked: NewService | NewVersion, caller: Caller) -> None:
+        """Returns if the data that a spec names may be read; asks the object store, so no writer waits for it.
+
+        Raises:
+            MainspringError: See `Submits.submit`.
+        """
+        self._submits.require_data(asked.spec, caller)
+
     def make(self, asked: NewService, caller: Caller = LAB_ITSELF) -> ServiceView:
         """Returns a new service; its replicas start one by one.
 
@@ -78,7 +86,8 @@ class Services:
             LimitReached: There are too many.
         """
         now_s, spec = self._clock.now_s(), asked.spec
-        self._submits.require_data(spec, caller)
+        if not self._store.joining:
+            self.require_data(asked, caller)
         with self._store.write() as connection:
             self._submits.require(connection, spec, caller)
             if service_named(connection, spec.name) is not None:
@@ -173,7 +182,8 @@ class Services:
             Conflict: Another update is under way.
         """
         now_s, spec = self._clock.now_s(), asked.spec
-        self._submits.require_data(spec, caller)
+        if not self._store.joining:
+            self.require_data(asked, caller)
         with self._store.write() as connection:
             service = _named(connection, name, caller)
             caller.require(connection, Right.STEER_JOBS, service.team, owner=service.owner)

@@ -40,13 +40,22 @@ class Repeats:
         self._secret = secret
         self._wake = wake
 
-    def once(self, caller: Caller, key: str, request: bytes, act: Callable[[], bytes]) -> bytes:
+    def once(
+        self,
+        caller: Caller,
+        key: str,
+        request: bytes,
+        act: Callable[[], bytes],
+        *,
+        before: Callable[[], object] | None = None,
+    ) -> bytes:
         """Returns the answer to a call, which is made unless its key was used before.
 
         Args:
             key: As the caller drew it; a quoted string, or bare.
             request: All that the call says, where it goes included.
             act: Makes it, in a transaction of its own thread. When it raises, nothing is kept.
+            before: Asks others than the store, before that begins, unless there is an answer by then.
 
         Raises:
             InvalidInput: The key is empty, too long, or not of printable ASCII.
@@ -55,9 +64,10 @@ class Repeats:
         bare = bare_key(key)
         now_s, named = self._clock.now_s(), hashlib.sha256(bare.encode()).hexdigest()
         fingerprint = hashlib.sha256(request).hexdigest()
-        own = (repeats.c.token == caller.token, repeats.c.key_sha256 == named)
-        with self._store.joined() as connection:
-            connection.execute(sa.delete(repeats).where(repeats.c.made_s <= now_s - KEPT_S))
+        own = (repeats.c.token == caller.token, repeats.c.key_sha256 == named, repeats.c.made_s > now_s - KEPT_S)
+        lock = self._lock(caller, bare)
+
+        def answered(connection: sa.Connection) -> bytes | None:
             known = connection.execute(sa.select(repeats).where(*own)).one_or_none()
             if known is not None and known.fingerprint != fingerprint:
                 raise KeyReused(
@@ -66,9 +76,19 @@ class Repeats:
                     got="another call than the one it was used for",
                     next_step="draw a key for each call",
                 )
-            lock = self._lock(caller, bare)
-            if known is not None:
-                return lock.decrypt(known.answer)
+            return None if known is None else lock.decrypt(known.answer)
+
+        if before is not None:
+            with self._store.read() as connection:
+                answer = answered(connection)
+            if answer is not None:
+                return answer
+            before()
+        with self._store.joined() as connection:
+            connection.execute(sa.delete(repeats).where(repeats.c.made_s <= now_s - KEPT_S))
+            answer = answered(connection)
+            if answer is not None:
+                return answer
             answer = act()
             _make_room(connection, caller)
             connection.execute(
