@@ -13,7 +13,8 @@ from tests.control.calling import Api
 from tests.control.releasing import People, new_release
 from tuf.api.metadata import Metadata, TargetFile
 
-from mainspring.domain.answers import ReleaseState, Revocation, SignedText
+from mainspring.control.service.steering.repeats import KEPT_S
+from mainspring.domain.answers import NewPolicyRelease, ReleaseState, Revocation, SignedText
 from mainspring.domain.answers.policies.releases import GateSeen, GateStanding, artifact_key
 from mainspring.domain.codec import encode
 from mainspring.domain.errors import Conflict, DamagedData, InvalidInput, NotFound
@@ -133,8 +134,8 @@ def test_release_under_a_key_asks_for_its_files_in_no_writers_turn_and_a_repeat_
     asked = new_release(objects, b"weights")
     (file,) = asked.files
 
-    def send() -> httpx.Response:
-        return api.http.post("/v1/releases", content=encode(asked), headers=headers)
+    def send(release: NewPolicyRelease = asked) -> httpx.Response:
+        return api.http.post("/v1/releases", content=encode(release), headers=headers)
 
     open_store(objects).delete(artifact_key(file.sha256))
     api.problem(send(), 404)
@@ -144,8 +145,12 @@ def test_release_under_a_key_asks_for_its_files_in_no_writers_turn_and_a_repeat_
     assert first.status_code == 200
     open_store(objects).delete(artifact_key(file.sha256))
     assert send().content == first.content
+    other = new_release(objects, b"other")
+    api.problem(send(other), 422)
+    world.clock.advance(KEPT_S)
+    assert send(other).status_code == 200
     with control.store.joined():
-        assert control.releases.create(asked).release.version == 2
+        assert control.releases.create(asked).release.version == 3
 
 
 def test_automatic_release_needs_people_who_let_the_server_sign(world: World) -> None:
