@@ -103,6 +103,7 @@ class Ward:
         return [one for one in self.world.control.jobs() if one.spec.name.startswith("burn-in-")]
 
 
+@pytest.mark.slow
 def test_no_key_that_somebody_chose_keeps_a_burn_in_from_beginning(world: World) -> None:
     ward = Ward(world, CareRules(burn_in=TRIAL))
     ward.fail()
