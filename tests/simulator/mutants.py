@@ -41,6 +41,7 @@ MUTANTS = (
         "control/store/store.py",
         "if (row.holder, row.epoch) != (lease.holder, lease.epoch):",
         "if False:",
+        10_004,
     ),
     Mutant(
         "the lead is taken from a server whose lease is not over",
@@ -70,6 +71,7 @@ MUTANTS = (
             leadership.renew(connection)
         yield Step.COMMITTED
 """,
+        10_005,
     ),
     Mutant(
         "a new controller forgets evictions it did not begin",
@@ -83,6 +85,7 @@ MUTANTS = (
             elif allocation.attempt not in lives:
                 continue
 """,
+        10_001,
     ),
     Mutant(
         "a plan applied out of order",
@@ -103,6 +106,7 @@ MUTANTS = (
         "control/loop/commit.py",
         "        if attempt is None or attempt.state not in _LIVE:\n            return\n        match end:",
         "        if attempt is None:\n            return\n        match end:",
+        10_002,
     ),
     # ------------------------------------------------------------ engines
     Mutant(
@@ -119,7 +123,7 @@ MUTANTS = (
         """                return AllocationOutcome(
                     after=AllocationState.GONE,
                     loss=Loss(reason=f"the engine has not seen""",
-        10_008,
+        10_000,
     ),
     Mutant(
         "stopping counted as gone",
@@ -132,6 +136,7 @@ MUTANTS = (
         FOLD,
         "(seen is None and allocation.stopped_s is not None)",
         "seen is None",
+        10_001,
     ),
     Mutant(
         "what a controller does not know runs on",
@@ -145,6 +150,7 @@ MUTANTS = (
         COMMANDS,
         "over = allocation_id not in known and (held is None or held.settled_by)",
         "over = allocation_id not in known",
+        10_002,
     ),
     Mutant(
         "a stop that was lost is not repeated",
@@ -188,7 +194,7 @@ MUTANTS = (
         "control/store/restores/held.py",
         "if not one.over or one.job in jobs}",
         "if not one.over}",
-        10_006,
+        10_037,
     ),
     Mutant(
         "an adopted attempt was granted when it was adopted",
@@ -210,18 +216,21 @@ MUTANTS = (
         "domain/release.py",
         "    return found is Skew.NEWER\n",
         "    return False\n",
+        10_003,
     ),
     Mutant(
         "a lead acts on a word that it does not know",
         "node/lead/lead.py",
         "                self._outbox.unknown(agent, message)\n",
         "                self._drained(agent)\n",
+        10_003,
     ),
     Mutant(
         "an event that a server does not know is acknowledged and not kept",
         AGENTS,
         "            _write_unknown(ledger, attempt, event, time_s)\n",
         "",
+        10_003,
     ),
     # ------------------------------------------------------------ fail-over, leads as control has them
     Mutant(
@@ -229,6 +238,7 @@ MUTANTS = (
         "control/loop/failover.py",
         "if silent_s <= failover_s or quiet_s <= lease_s:",
         "if silent_s <= failover_s:",
+        10_001,
     ),
     Mutant(
         "what is given up is forgotten, and not stopped when its cluster is back",
@@ -242,7 +252,7 @@ MUTANTS = (
         AGENTS,
         "if ended(attempt.state) or beat.epoch < attempt.epoch or not beat.epoch:",
         "if ended(attempt.state):",
-        10_044,
+        10_005,
     ),
     Mutant(
         "another lead is named while one is heard",
@@ -294,12 +304,14 @@ MUTANTS = (
         LEDGER,
         "    if job is JobState.STOPPING:\n",
         "    if job is JobState.STOPPING and cause is StopCause.OUTCOME:\n",
+        10_003,
     ),
     Mutant(
         "a promised start moves and nobody is told",
         "control/loop/commit.py",
         "    moved = [job for job, start_s in now.items() if start_s != promised.get(job)]\n",
         "    moved = [job for job, start_s in now.items() if start_s is not None and job not in promised]\n",
+        10_002,
     ),
     # ------------------------------------------------------------ accounts and quota
     Mutant(
@@ -337,7 +349,7 @@ MUTANTS = (
         SAVES,
         "stored.step == self._taken.step and stored.rank in self._ranks",
         "stored.rank in self._ranks",
-        10_016,
+        10_021,
     ),
     Mutant(
         "a durable step lacks a share",
@@ -363,7 +375,7 @@ MUTANTS = (
         HOLDINGS,
         "len(parts.sizes) == len(self._roles) and len(parts.held) == sum(parts.sizes.values())",
         "len(parts.sizes) == len(self._roles) and len(parts.held) >= max(1, sum(parts.sizes.values()) - 1)",
-        10_002,
+        10_003,
     ),
     Mutant(
         "what came after the step a generation resumed at is not forgotten",
@@ -377,25 +389,28 @@ MUTANTS = (
         "node/lead/lead.py",
         "LOST_AFTER_LEASES = 1.5 ",
         "LOST_AFTER_LEASES = 0.1 ",
+        10_002,
     ),
     Mutant(
         "a generation starts before older ranks have left",
         "node/lead/preparation.py",
         "if members.active_of(agent) or roster[agent].busy}",
         "if members.active_of(agent) and not roster[agent].busy}",
+        10_006,
     ),
     Mutant(
         "a lead that was fenced leads on",
         "node/lead/reports.py",
         "        if reply.fenced:\n            return Answered.FENCED\n",
         "",
-        10_003,
+        10_005,
     ),
     Mutant(
         "a durable step is not resumed from",
         "node/lead/resume.py",
         "        if taken is not None and taken.step >= stored:\n",
         "        if taken is not None:\n",
+        10_014,
     ),
     # ------------------------------------------------------------ devices that compute wrongly
     Mutant(
@@ -431,7 +446,7 @@ MUTANTS = (
         "train/steps/verdicts.py",
         "        certain=bool(odd) and len(rounds) > 1 and clear.issuperset(odd),\n",
         "        certain=bool(odd) and len(rounds) > 1,\n",
-        10_026,
+        10_046,
     ),
     Mutant(
         "what devices differed after is not withdrawn where the attempt ends",
