@@ -72,9 +72,8 @@ _STATUSES: tuple[tuple[type[MainspringError], int], ...] = (
 _KEY = Annotated[str | None, fastapi.Header(alias=KEY_HEADER, description="Under one key a call is done once.")]
 _APART_MAX = 8  # Submits at once that ask the object store, which may be slow: a fifth of the threads.
 _TELLING_MAX = 2  # Batches of health events read at once: a burst of them leaves the loop its share of the interpreter.
-_TOLD_ONE = (
-    b'"at_s"'  # Once in each event; up to `FEW` are read beside them: what is seen now waits for nobody's backlog.
-)
+# Up to `FEW` events, each of which has this once, are read beside them: what is seen now waits for nobody's backlog.
+_TOLD_ONE = b'"at_s"'
 _bearer = HTTPBearer(auto_error=False)
 STRANGERS_BYTES_MAX = 2 * answers.ID_TOKEN_LENGTH_MAX  # What is read of a body whose sender shows no token.
 DOCS = "/docs"  # Where people try calls from a browser; what it shows comes from this server alone.
