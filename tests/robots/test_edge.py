@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from mainspring.robots.edge.machine import TRIES_MAX, InstallOutcome, Phase
@@ -216,6 +218,161 @@ def test_clock_that_goes_back_years_does_not_hold_an_installation_up() -> None:
     found.clock.jump(-9e7)
     found.go()
     assert found.arm.contents() == TWO
+
+
+def test_clock_that_is_set_forward_makes_no_phase_late_and_no_trial_proved() -> None:
+    found = robot()
+    found.agent.ask("two", action="1")
+    for _ in range(20):
+        found.clock.jump(9e7 if found.agent.journal.phase is not Phase.PROVING else 0.0)
+        found.agent.step()
+        if found.agent.journal.phase is Phase.DOWNLOADING:
+            found.boot()  # The journal on the disk was set as well.
+    found.clock.jump(9e7)
+    found.agent.step()
+    assert (found.agent.journal.phase, found.arm.contents()) == (Phase.PROVING, TWO)
+    found.go()
+    assert found.agent.journal.told[-1].committed
+
+
+@pytest.mark.parametrize("jump_s", [9e7, -9e7])
+def test_clock_that_is_set_while_a_trial_proves_itself_leaves_it_its_time(jump_s: float) -> None:
+    found = robot()
+    found.arm.broken = True
+    found.go("two", steps=0)
+    while found.agent.journal.phase is not Phase.PROVING:
+        found.agent.step()
+    found.go(steps=15)
+    found.clock.jump(jump_s)
+    found.go(steps=5)
+    assert found.agent.journal.phase is Phase.PROVING
+    found.go(steps=10)
+    assert (found.agent.journal.phase, found.agent.journal.told[-1].unhealthy) == (Phase.IDLE, True)
+
+
+@pytest.mark.parametrize("wanted", ["bad", "two"])
+def test_release_that_was_not_proved_is_nothing_to_go_back_to(wanted: str) -> None:
+    found = robot()
+    if wanted == "two":
+        found.arm.busy = "it moves"  # Never tried.
+    found.go(wanted, steps=400)
+    assert found.agent.journal.slots[found.agent.journal.spare] == wanted
+    starts = found.arm.starts
+    for _ in range(2):
+        found.agent.roll_back()
+        assert (found.arm.contents(), found.arm.starts) == (ONE, starts)
+        found.boot()
+        starts = found.arm.starts
+    found.arm.busy = ""
+    found.agent.ask("two", action="2")
+    found.go()
+    found.agent.roll_back()
+    assert found.arm.contents() == ONE
+
+
+def test_release_that_was_proved_once_is_gone_back_to_until_it_fails() -> None:
+    found = robot()
+    found.go("two")
+    found.arm.busy = "it moves"
+    found.agent.ask("one", action="2")
+    found.go(steps=400)
+    assert (found.agent.journal.told[-1].committed, found.arm.contents()) == (False, TWO)
+    found.agent.roll_back()
+    assert found.arm.contents() == ONE
+    found.arm.busy, found.arm.broken = "", True
+    found.agent.ask("two", action="3")
+    found.go()
+    assert found.agent.journal.told[-1].unhealthy
+    found.agent.roll_back()
+    assert found.arm.contents() == ONE
+
+
+def test_journal_of_an_earlier_release_is_read() -> None:
+    found = robot()
+    found.go("two")
+    written = json.loads(found.disk.files["journal.json"])
+    assert written.pop("unproved") == ""
+    found.disk.files["journal.json"] = json.dumps(written).encode()
+    before = found.agent.journal
+    found.boot()
+    assert found.agent.journal == before
+    found.agent.roll_back()
+    assert found.arm.contents() == ONE
+
+
+def damaged() -> Robot:
+    """Returns a robot that is to go back to a release of which the disk did not keep a file."""
+    found = robot()
+    found.go("two")
+    found.shop.fetched = 0
+    damage(found)
+    found.agent.ask("one", action="2")
+    assert found.agent.journal.phase is Phase.VERIFYING
+    return found
+
+
+def damage(found: Robot) -> None:
+    (name,) = (name for name, data in found.disk.files.items() if data == ONE[2] and name.startswith("file-"))
+    found.disk.files[name] = b"adapter ?"
+
+
+def test_kept_release_of_which_a_file_is_damaged_is_made_whole() -> None:
+    found = damaged()
+    found.go()
+    assert (found.arm.contents(), found.agent.journal.told[-1].committed) == (ONE, True)
+    assert found.shop.fetched == len(ONE[2])
+
+
+def test_kept_release_that_is_damaged_again_is_given_up_and_not_gone_back_to() -> None:
+    found = damaged()
+    found.agent.step()
+    while found.agent.journal.phase is not Phase.VERIFYING:
+        found.agent.step()
+    damage(found)
+    found.go()
+    assert (found.arm.contents(), "did not keep" in found.agent.journal.told[-1].why) == (TWO, True)
+    found.agent.roll_back()
+    assert found.arm.contents() == TWO
+    found.agent.ask("one", action="3")
+    found.go()
+    assert found.arm.contents() == ONE
+
+
+def test_kept_release_that_is_damaged_on_a_full_disk_is_not_gone_back_to() -> None:
+    found = damaged()
+    found.disk.free = len(found.disk.files["slot-a.json"]) + 1  # For what is verified, not for the journal.
+    found.go()
+    assert (found.agent.journal.phase, found.arm.contents()) == (Phase.IDLE, TWO)
+    found.agent.roll_back()
+    assert found.arm.contents() == TWO
+
+
+def test_looking_whether_a_kept_release_is_still_signed_ends_in_time() -> None:
+    found = robot()
+    found.go("two")
+    found.shop.away = True
+    found.agent.ask("one", action="2")
+    found.go(steps=400)
+    assert found.agent.journal.phase is Phase.VERIFYING
+    found.go()
+    assert (found.agent.journal.phase, found.arm.contents()) == (Phase.IDLE, TWO)
+    assert found.agent.journal.told[-1].why == "took too long while verifying"
+
+
+@pytest.mark.slow
+def test_power_lost_at_any_write_while_a_kept_release_is_made_whole_harms_nothing() -> None:
+    whole = damaged()
+    before = whole.disk.calls
+    whole.go()
+    for at in range(1, whole.disk.calls - before + 1):
+        found = damaged()
+        found.disk.lose_at = found.disk.calls + at
+        with pytest.raises(PowerLoss):
+            found.go()
+        found.boot()
+        assert found.arm.contents() in (ONE, TWO), f"bricked by a power loss at write {at}"
+        found.go("one")
+        assert found.arm.contents() == ONE, f"after a power loss at write {at}"
 
 
 def test_journal_that_cannot_be_read_leaves_a_slot_that_runs() -> None:

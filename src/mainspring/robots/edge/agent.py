@@ -33,6 +33,7 @@ from mainspring.robots.edge.trust import SignedFile
 
 PIECE_BYTES = 1 << 20  # Fetched at a time: a robot on a thin line loses little of it.
 RESERVE_BYTES = 64 << 20  # Left free for journals, and for whoever else writes to the disk.
+CLOCK_SET_S = 1.0  # Clocks that differ by less were read one after the other.
 JOURNAL = "journal.json"
 _TRUST, _WANTED = "trust.json", "wanted.json"
 
@@ -77,14 +78,14 @@ class EdgeAgent:
         self._source = source
         self._robot = robot
         self._clock = clock
-        self._began_s = clock.now_s() - clock.monotonic_s()
+        self._ahead_s = clock.now_s() - clock.monotonic_s()
         self._limits = limits or EdgeLimits()
         self._slot_bytes_max = slot_bytes_max
         self._why = ""
         self._unwritten = False  # Whether the disk had no room for the journal as it is.
         self.journal = self._read_journal()
         try:
-            self._enter(machine.booted(self.journal, self._now_s()))
+            self._enter(machine.booted(self.journal, clock.now_s()))
         except StorageFull as error:  # A start that cannot be counted is none: what is committed runs.
             self._enter(machine.gone_back(self.journal, str(error)), safe=True)
         self._run_if_other("")
@@ -96,12 +97,13 @@ class EdgeAgent:
             target: Of the release.
             action: What the server calls it.
         """
-        self._enter(machine.asked(self.journal, target, action=action, now_s=self._now_s()))
+        self._follow_clock()
+        self._enter(machine.asked(self.journal, target, action=action, now_s=self._clock.now_s()))
 
     def roll_back(self) -> None:
         """Goes back to the release before, at once and without network: somebody at the robot wants it."""
         before = self.journal.runs
-        self._enter(machine.by_hand(self.journal, self._now_s()), safe=True)
+        self._enter(machine.by_hand(self.journal, self._clock.now_s()), safe=True)
         self._run_if_other(before)
 
     def cancel(self) -> None:
@@ -133,7 +135,8 @@ class EdgeAgent:
         if self._unwritten:
             self._write()
         seen = self._worked()
-        after = machine.next_of(self.journal, seen, self._now_s(), self._limits, self._why)
+        self._follow_clock()
+        after = machine.next_of(self.journal, seen, self._clock.now_s(), self._limits, self._why)
         # That a trial was started is written before it is, and a power loss asks no more of it.
         safe = after.phase is Phase.PROVING or (after.phase is Phase.IDLE and after.committed == before.committed)
         try:
@@ -147,9 +150,13 @@ class EdgeAgent:
             self._run_if_other(before.runs)
             self._sweep()
 
-    def _now_s(self) -> float:
-        """Returns the time that phases go by: a robot's clock is set while it runs, and no phase took longer by it."""
-        return self._began_s + self._clock.monotonic_s()
+    def _follow_clock(self) -> None:
+        """Sets the journal's times as the robot's clock was set meanwhile."""
+        ahead_s = self._clock.now_s() - self._clock.monotonic_s()
+        by_s = ahead_s - self._ahead_s
+        if abs(by_s) > CLOCK_SET_S:
+            self._ahead_s = ahead_s
+            self._enter(machine.clock_set(self.journal, by_s), safe=True)
 
     # ---------------------------------------------------------------- phases
 
@@ -245,7 +252,7 @@ class EdgeAgent:
                 self._disk.remove(f"file-{file.sha256}")
                 if not self.journal.slots[self.journal.spare]:
                     raise StorageFull("install a release", on=file.path, got="bytes that the disk did not keep")
-                self._enter(machine.damaged(self.journal, self._now_s()))
+                self._enter(machine.damaged(self.journal, self._clock.now_s()), safe=True)
                 return PhaseOutcome.NOT_YET
         return PhaseOutcome.DONE
 

@@ -77,11 +77,11 @@ class Journal:
     Args:
         slots: What each slot holds whole: the target of a release, "" for nothing.
         committed: The slot that is known to be healthy, "" before the first.
-        unproved: The target that the spare slot holds and that was never proved healthy, "" for none.
+        unproved: The target that the spare slot holds and that is not known to be healthy, "" for none.
         trial: The slot that is being tried, "" for none.
         wanted: The target that is being installed, "" for none.
         action: What the server calls this installation, "" where nobody asked.
-        since_s: When the phase was entered, by the robot's clock when the agent began and what passed since.
+        since_s: When the phase was entered, by the robot's clock as it is set now.
         healthy_s: Since when the trial has been healthy, None while it is not.
         tries: How often the trial was started.
         closed: Actions that ended, well or not, each with its target, newest last: no action is done twice.
@@ -143,7 +143,7 @@ def next_of(journal: Journal, seen: PhaseOutcome, now_s: float, limits: EdgeLimi
 
     Args:
         seen: What came of the phase: of `WAITING` whether it is safe, of `PROVING` whether it is healthy.
-        now_s: By a clock that does not jump while the agent runs; where it went back since, a phase begins anew.
+        now_s: By the robot's clock; where that went back, a phase begins anew.
         why: Of what failed, or could not be written.
     """
     if now_s < journal.since_s:
@@ -172,11 +172,12 @@ def next_of(journal: Journal, seen: PhaseOutcome, now_s: float, limits: EdgeLimi
             return _entered(journal, Phase.VERIFYING, now_s)
         case Phase.VERIFYING:
             # What the slot held is given up before any of it is overwritten.
+            unproved = journal.unproved if journal.slots[journal.spare] == journal.wanted else journal.wanted
             emptied = {**journal.slots, journal.spare: ""}
-            return replace(_entered(journal, Phase.INSTALLING, now_s), slots=emptied)
+            return replace(_entered(journal, Phase.INSTALLING, now_s), slots=emptied, unproved=unproved)
         case Phase.INSTALLING:
             filled = {**journal.slots, journal.spare: journal.wanted}
-            return replace(_entered(journal, Phase.WAITING, now_s), slots=filled, unproved=journal.wanted)
+            return replace(_entered(journal, Phase.WAITING, now_s), slots=filled)
         case Phase.WAITING:
             return replace(_entered(journal, Phase.RESTARTING, now_s), trial=journal.spare, tries=1)
         case Phase.RESTARTING:
@@ -191,6 +192,14 @@ def booted(journal: Journal, now_s: float) -> Journal:
         return gone_back(journal, f"lost power, or the agent, {TRIES_MAX} times while it was tried")
     # Its time begins anew: how long a robot was without power says nothing of the release, and the tries are counted.
     return replace(journal, phase=Phase.RESTARTING, tries=journal.tries + 1, healthy_s=None, since_s=now_s)
+
+
+def clock_set(journal: Journal, by_s: float) -> Journal:
+    """Returns the journal once the robot's clock was set: no phase took longer, or less, by that."""
+    if journal.phase is Phase.IDLE:
+        return journal
+    healthy_s = None if journal.healthy_s is None else journal.healthy_s + by_s
+    return replace(journal, since_s=journal.since_s + by_s, healthy_s=healthy_s)
 
 
 def damaged(journal: Journal, now_s: float) -> Journal:
@@ -209,7 +218,8 @@ def gone_back(journal: Journal, why: str, *, unhealthy: bool = False) -> Journal
     """
     if journal.phase is Phase.IDLE:
         return journal
-    return _ended(journal, why, unhealthy=unhealthy)
+    unproved = journal.wanted if unhealthy else journal.unproved
+    return _ended(replace(journal, unproved=unproved), why, unhealthy=unhealthy)
 
 
 def cancelled(journal: Journal) -> Journal:
@@ -220,7 +230,7 @@ def cancelled(journal: Journal) -> Journal:
 def by_hand(journal: Journal, now_s: float) -> Journal:
     """Returns the journal once somebody at the robot wants the release before: a trial ends, or slots change places.
 
-    A robot that has nothing to go back to stays as it is, so does one whose other slot holds what was never proved.
+    A robot that has nothing to go back to stays as it is; so does one whose other slot holds what was not proved.
     """
     if journal.phase is not Phase.IDLE:
         return gone_back(journal, "by hand on the robot")
