@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +34,22 @@ def jpeg(level: int = 128, *, size: tuple[int, int] = (64, 48)) -> bytes:
     sink = io.BytesIO()
     image.save(sink, "JPEG", quality=95)
     return sink.getvalue()
+
+
+@contextmanager
+def full_disk(bytes_max: int = 0) -> Iterator[None]:
+    """While it lasts, the kernel lets no file of this process be written beyond so many bytes, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_max, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def noise(seed: int, size: int) -> bytes:
+    """Returns bytes that nothing compresses."""
+    return hashlib.shake_128(bytes([seed % 256, seed // 256])).digest(size)
 
 
 def attempt(

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import subprocess
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 from mcap.reader import SeekingReader
 from PIL import Image
-from tests.robots.logs.making import BASE, RATE_HZ, SECOND, attempt, jpeg, recorded, rules_of
+from tests.robots.logs.making import BASE, RATE_HZ, SECOND, attempt, jpeg, noise, recorded, rules_of
 
 from mainspring.data.recording import ACTION_TOPIC as DATA_ACTION
 from mainspring.data.recording import STATE_TOPIC as DATA_STATE
@@ -35,11 +34,6 @@ def gray(message: bytes) -> float:
     """Returns how bright the bright point of a picture is."""
     with Image.open(io.BytesIO(message[message.index(b"\xff\xd8") :])) as picture:
         return picture.convert("L").crop((9, 9, 10, 10)).tobytes()[0]
-
-
-def noise(seed: int, size: int) -> bytes:
-    """Returns bytes that nothing compresses."""
-    return hashlib.shake_128(bytes([seed % 256, seed // 256])).digest(size)
 
 
 def message(step: int, size: int = 400) -> Seen:

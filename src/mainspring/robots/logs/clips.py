@@ -34,7 +34,11 @@ _DAY_NS = 86_400 * 1_000_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pending:
-    """A clip that is wanted and not cut yet: kept on disk from the moment that its trigger fired."""
+    """A clip that is wanted and not cut yet: kept on disk from the moment that its trigger fired.
+
+    Args:
+        others: That are kept in its file, and wait for room on the disk.
+    """
 
     triggers: tuple[str, ...]
     priority: Tier
@@ -42,6 +46,7 @@ class Pending:
     fired_ns: int
     begin_ns: int
     end_ns: int
+    others: tuple[Pending, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +174,8 @@ class Clips:
             copy = Copy(Writer(file, chunk_size=CHUNK_BYTES))
             for seen in ring.between(pending.begin_ns, pending.end_ns):
                 if seen.topic == ROBOT_TOPIC:
-                    story.hear(decode(RobotSays, seen.data), seen.time_ns)
+                    with suppress(InvalidMessage):  # The program may write to this topic, too.
+                        story.hear(decode(RobotSays, seen.data), seen.time_ns)
                 story.end_ns = max(story.end_ns, seen.time_ns)
                 copy.add(seen)
             story.ended(story.end_ns)
@@ -244,10 +250,13 @@ class Clips:
 def replace_file(path: Path, data: bytes) -> None:
     """Writes a file, so that it is there whole, as it was or as it is, whatever happens."""
     new = path.with_name(f"{path.name}.new")
-    with new.open("wb") as file:
-        file.write(data)
-        _synced(file)
-    new.replace(path)
+    try:
+        with new.open("wb") as file:
+            file.write(data)
+            _synced(file)
+        new.replace(path)
+    finally:
+        new.unlink(missing_ok=True)
     sync_folder(path.parent)
 
 

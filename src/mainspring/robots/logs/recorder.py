@@ -11,12 +11,12 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, final
 
 from mainspring.domain.codec import decode, encode
-from mainspring.domain.errors import InvalidInput, InvalidMessage, MainspringError, nearest
+from mainspring.domain.errors import InvalidInput, InvalidMessage, nearest
 from mainspring.robots.logs.clips import (
     ROBOT_TOPIC,
     Clips,
@@ -42,14 +42,7 @@ _SECOND = 1_000_000_000
 _HOUR_NS = 3_600 * _SECOND
 _SET_BACK_NS = 10 * _SECOND  # Messages lie in some disorder; a time before that of others by more is another clock's.
 _RETRY_NS = 10 * _SECOND  # Between tries to cut what there was no room for.
-_WAITING_MAX = 16  # Clips for which there is no room; the ring loses the oldest first, too.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Uncut:
-    """Clips that are wanted and not cut yet, as they are kept on disk."""
-
-    clips: tuple[Pending, ...]
+_WAITING_MAX = 16  # Clips for which there is no room; the oldest goes first, as in the ring.
 
 
 @final
@@ -77,10 +70,9 @@ class LogRecorder:
         self._next_ns: dict[str, int] = {}
         self._pending_path = folder / "pending.json"
         self._pending: Pending | None = None
-        self._waiting = self._left_over()  # For room on the disk.
+        self._waiting = self._left_over()  # For room on the disk: who is tried next comes first.
         self._tried_ns = 0
-        if self._waiting:
-            self._cut_waiting()
+        self._cut_waiting()
 
     def write(
         self,
@@ -165,7 +157,7 @@ class LogRecorder:
         """Ends the recording; a clip that is pending is cut of what there is."""
         if self._pending is not None:
             self._cut()
-        elif self._waiting:
+        else:
             self._cut_waiting()
         self.ring.close()
 
@@ -206,10 +198,10 @@ class LogRecorder:
 
     def _note(self) -> None:
         """Keeps what is not cut yet; where the disk has no room for that, until power is lost."""
-        clips = (*self._waiting, *([self._pending] if self._pending is not None else []))
+        uncut = [*([self._pending] if self._pending is not None else []), *self._waiting]
         with suppress(OSError):
-            if clips:
-                replace_file(self._pending_path, encode(_Uncut(clips=clips)))
+            if uncut:
+                replace_file(self._pending_path, encode(replace(uncut[0], others=tuple(uncut[1:]))))
             else:
                 self._pending_path.unlink(missing_ok=True)
 
@@ -218,36 +210,39 @@ class LogRecorder:
         pending = self._pending
         if pending is not None and not pending.fired_ns - _SET_BACK_NS <= time_ns <= pending.end_ns:
             self._cut()
-            self._tried_ns = time_ns
         elif self._waiting and abs(time_ns - self._tried_ns) >= _RETRY_NS:
             self._cut_waiting()
-            self._tried_ns = time_ns
+        else:
+            return
+        self._tried_ns = time_ns
 
     def _cut(self) -> None:
         assert self._pending is not None
-        self._waiting = [*self._waiting, self._pending][-_WAITING_MAX:]
+        self._waiting.insert(0, self._pending)
         self._pending = None
         self._cut_waiting()
 
     def _cut_waiting(self) -> None:
+        """Cuts what waits, up to one for which the disk has no room: the others come before it the next time."""
         for pending in [*self._waiting]:
-            with suppress(OSError):  # The disk is full.
+            self._waiting.remove(pending)
+            try:
                 self.clips.cut(self.ring, pending)
+            except OSError:
+                self._waiting.append(pending)
+                break
+            with suppress(OSError):
                 self.clips.sweep(pending.end_ns)
-                self._waiting.remove(pending)
+        if len(self._waiting) > _WAITING_MAX:
+            self._waiting.remove(min(self._waiting, key=lambda waits: waits.fired_ns))
         self._note()
 
     def _left_over(self) -> list[Pending]:
         try:
-            data = self._pending_path.read_bytes()
-        except FileNotFoundError:
+            first = decode(Pending, self._pending_path.read_bytes())
+        except (FileNotFoundError, InvalidMessage):
             return []
-        with suppress(InvalidMessage):
-            return [decode(Pending, data)]  # As releases before 0.3 wrote it.
-        with suppress(InvalidMessage):
-            return list(decode(_Uncut, data).clips)
-        self._pending_path.unlink()
-        return []
+        return [replace(first, others=()), *first.others]
 
 
 @final
@@ -260,6 +255,7 @@ class RecorderThread:
 
     def __init__(self, recorder: LogRecorder) -> None:
         self.lost = 0  # Calls for which there was no room, or that failed.
+        self.why = ""  # The last one failed.
         self._recorder = recorder
         self._calls: queue.SimpleQueue[tuple[Callable[..., None], tuple[Any, ...], dict[str, Any]] | None]
         self._calls = queue.SimpleQueue()
@@ -290,12 +286,14 @@ class RecorderThread:
         while (call := self._calls.get()) is not None:
             method, words, more = call
             size_bytes = more.pop("size_bytes")
+            why = ""
             try:
                 method(*words, **more)
-            except (MainspringError, OSError):  # A bad message, a full disk: neither stops the recording.
-                self.lost += 1
+            except Exception as error:  # noqa: BLE001  Whatever is wrong with one message, the next ones are recorded.
+                why = f"{method.__name__}: {type(error).__name__}: {error}"
             with self._lock:
                 self._waiting_bytes -= size_bytes
+                self.lost, self.why = self.lost + bool(why), why or self.why
         self._recorder.close()
 
 

@@ -99,7 +99,13 @@ class Ring:
             os.fdatasync(self._file.fileno())
 
     def close(self) -> None:
-        """Ends the file that is being written."""
+        """Ends the file that is being written; without room for its end, the next start makes it whole."""
+        try:
+            self._end()
+        except OSError:
+            self._drop_writer()
+
+    def _end(self) -> None:
         if self._copy is not None and self._file is not None:
             self._copy.finish()
             self._file.flush()
@@ -130,7 +136,7 @@ class Ring:
                     held[seen.topic] = seen
 
     def _begin(self, time_ns: int) -> None:
-        self.close()
+        self._end()
         while self._segments and self.size_bytes + self._segment_bytes > self._bytes_max:
             self._remove_oldest()
         newest = int(self._segments[-1].path.stem) if self._segments else 0
