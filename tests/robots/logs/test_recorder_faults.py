@@ -24,10 +24,8 @@ PENDING = (  # Of a failure, as a release before this one wrote it.
 
 def recorder_of(folder: Path, **more: Any) -> LogRecorder:
     """Returns a recorder whose clips are what was seen in the second before the button was pressed, and after it."""
-    button = TriggerRule(
-        **{"when": "button", "before_s": 1.0, "after_s": 1.0, "cooldown_s": 0.0, "hour_max": 60} | more
-    )
-    return LogRecorder(folder, rules_of(triggers={"asked": button}))
+    rule: dict[str, Any] = {"when": "button", "before_s": 1.0, "after_s": 1.0, "cooldown_s": 0.0, "hour_max": 60}
+    return LogRecorder(folder, rules_of(triggers={"asked": TriggerRule(**rule | more)}))
 
 
 def record(recorder: LogRecorder, begin_ns: int, seconds: int) -> None:
