@@ -114,8 +114,11 @@ def test_commands_of_the_page_about_services_run(tmp_path: Path) -> None:
             ["bash", "-c", script], cwd=work, env=environment, capture_output=True, text=True, timeout=900
         )
     finally:
-        for view_ in [each for each in lab.ps() if not ended(each.state)]:
-            lab.stop(view_.id)
+        for service in lab.services():
+            lab.stop_service(service.name)
+        for each in [each for each in lab.ps() if not ended(each.state)]:
+            lab.stop(each.id)
+            lab.wait(each.id, timeout_s=120)  # What runs would outlive the server, and this test.
         lab.down()
     assert done.returncode == 0, done.stderr[-4_000:] + done.stdout[-2_000:]
     assert done.stdout.count("answered (") == 2
