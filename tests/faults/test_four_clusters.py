@@ -145,10 +145,11 @@ def test_two_hundred_jobs_of_four_teams_outlive_the_loss_of_a_whole_cluster(
 ) -> None:
     submit(lab, tmp_path / "meet")
     until(lambda: sum(view.step > 10 for view in on_first(every_job(lab))) == NODES, "jobs on the first", wait_s=180)
-    struck = on_first(every_job(lab))
     clouds[0].die()
     silent = "the first to be silent"
     until(lambda: not next(view for view in lab.fleet() if view.inventory.cluster == FIRST).answering, silent)
+    struck = on_first(every_job(lab))  # On a slow machine some have ended there.
+    assert struck
     waiting = [view for view in every_job(lab) if view.state is JobState.QUEUED]
     seen = [lab.why(view.id) for view in waiting[:: max(1, len(waiting) // SEEN)][:SEEN]]
     still = [why for why in seen if why.state is JobState.QUEUED]  # Others end meanwhile, and make room.
