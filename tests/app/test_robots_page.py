@@ -39,7 +39,7 @@ AROUND = {
     "ms-edge run": "start_edge; until_told 'ms robot show arm-1' runtime",
     "ms-edge tally": "ms robot install arm-1 arm@1; again; until_told 'ms-edge status' 'runs.*arm.1.json'; {command}",
     "ms robot ls": "again; {command}",  # What it counted is told.
-    "ms robot cancel arm-1": "ms robot install arm-1 arm@2 || true; {command}",
+    "ms robot cancel arm-1": "end_edge; ms robot install arm-1 arm@2 || true; {command}; start_edge",
     "ms rollout start": "ms robot enrol sim-1 --plain --group sim; ms robot enrol lab-1 --plain --group lab; {command}",
 }
 PASSED = GateRecord(
@@ -48,7 +48,8 @@ PASSED = GateRecord(
 LAST = ("ms release revoke arm@2", "ms robot revoke arm-1")  # Others need what these end.
 HELP = """
 start_edge() { ms-edge run 2>> edge.log & EDGE=$!; }
-again() { kill $EDGE; wait $EDGE || true; start_edge; }
+end_edge() { kill $EDGE; wait $EDGE || true; }
+again() { end_edge; start_edge; }
 until_told() { for _ in $(seq 240); do if $1 2> /dev/null | grep -q "$2"; then return; fi; sleep 0.5; done
   echo "waited for $2" >&2; cat edge.log >&2; exit 1; }
 trap 'kill $EDGE || true; ms down' EXIT
